@@ -1,0 +1,182 @@
+//! A small client of envd: runs a command in a sandbox, through the edge or directly.
+//!
+//! It speaks the Connect protocol's JSON form by hand (a flag byte, a length, a JSON message), since a command's stream
+//! is all that Hutch itself needs of envd's services: the first-start proof and the benchmarks use it.
+
+mod frame;
+
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde_json::{Value, json};
+
+use frame::Frames;
+
+/// Why a command could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The request could not be made or sent, or the connection broke.
+    #[error("{attempted}")]
+    Transport {
+        /// What was attempted.
+        attempted: &'static str,
+        /// Why it failed.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The sandbox, or the edge in front of it, said no.
+    #[error("the sandbox answered {status}: {body}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The answer's text, cut to 500 characters.
+        body: String,
+    },
+    /// The stream ended without the command's end.
+    #[error("the stream ended early: {0}")]
+    Cut(String),
+    /// The deadline passed.
+    #[error("the command took longer than {0:?}")]
+    TimedOut(Duration),
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: Vec<u8>,
+    /// Its exit code; -1 when a signal ended it.
+    pub exit_code: i64,
+    /// From the call to the first byte of output.
+    pub first_output: Option<Duration>,
+    /// From the call to the command's end.
+    pub total: Duration,
+}
+
+/// A client of one sandbox. Connections are kept; clones share them.
+#[derive(Debug, Clone)]
+pub struct EnvdClient {
+    base: String,
+    headers: HeaderMap,
+    http: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl EnvdClient {
+    /// A client of the server at `base` (`http://host:port`), sending `headers` with each request: routing headers for the edge, the
+    /// access token.
+    pub fn new(base: &str, headers: HeaderMap) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(Duration::from_secs(5)));
+        let http = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        Self { base: base.trim_end_matches('/').to_owned(), headers, http }
+    }
+
+    /// A client of `sandbox` behind the edge at `base`.
+    ///
+    /// # Errors
+    /// When the id or token is no header value.
+    pub fn through_edge(base: &str, sandbox: &str, token: &str) -> Result<Self, RunError> {
+        let value = |text: &str| {
+            HeaderValue::from_str(text).map_err(|e| RunError::Transport { attempted: "naming the sandbox", source: e.into() })
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("e2b-sandbox-id", value(sandbox)?);
+        headers.insert("e2b-sandbox-port", HeaderValue::from_static("49983"));
+        let mut token = value(token)?;
+        token.set_sensitive(true);
+        headers.insert("x-access-token", token);
+        Ok(Self::new(base, headers))
+    }
+
+    /// Runs `script` in a login shell as the SDKs do, and waits for its end, at most `limit`.
+    ///
+    /// # Errors
+    /// [`RunError`]; a command that fails is no error but an [`Output`] with its exit code.
+    pub async fn run(&self, script: &str, limit: Duration) -> Result<Output, RunError> {
+        self.start("/bin/bash", &["-l", "-c", script], limit).await
+    }
+
+    /// Runs `cmd` with `args` and waits for its end, at most `limit`.
+    ///
+    /// # Errors
+    /// As [`EnvdClient::run`].
+    pub async fn start(&self, cmd: &str, args: &[&str], limit: Duration) -> Result<Output, RunError> {
+        tokio::time::timeout(limit, self.exchange(cmd, args)).await.map_err(|_| RunError::TimedOut(limit))?
+    }
+
+    async fn exchange(&self, cmd: &str, args: &[&str]) -> Result<Output, RunError> {
+        let started = Instant::now();
+        let message = json!({"process": {"cmd": cmd, "args": args}, "stdin": false});
+        let uri = format!("{}/process.Process/Start", self.base)
+            .parse::<Uri>()
+            .map_err(|e| RunError::Transport { attempted: "reading the address", source: e.into() })?;
+        let mut request = Request::post(uri)
+            .header("content-type", "application/connect+json")
+            .header("connect-protocol-version", "1")
+            .body(Full::new(frame::encode(message.to_string().as_bytes())))
+            .map_err(|e| RunError::Transport { attempted: "making the request", source: e.into() })?;
+        request.headers_mut().extend(self.headers.clone());
+        let response = self
+            .http
+            .request(request)
+            .await
+            .map_err(|e| RunError::Transport { attempted: "sending the request", source: e.into() })?;
+        let status = response.status();
+        let mut body = response.into_body();
+        if status != http::StatusCode::OK {
+            let text = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+            let body = String::from_utf8_lossy(&text).chars().take(500).collect();
+            return Err(RunError::Refused { status: status.as_u16(), body });
+        }
+        let mut output = Output { stdout: vec![], stderr: vec![], exit_code: -1, first_output: None, total: Duration::ZERO };
+        let mut frames = Frames::default();
+        let mut ended = false;
+        while let Some(chunk) = body.frame().await {
+            let chunk = chunk.map_err(|e| RunError::Transport { attempted: "reading the stream", source: e.into() })?;
+            frames.push(chunk.data_ref().map_or(&[], |d| d.as_ref()));
+            while let Some((is_end_of_stream, message)) = frames.next() {
+                let message: Value =
+                    serde_json::from_slice(&message).map_err(|_| RunError::Cut("a frame is not JSON".to_owned()))?;
+                if is_end_of_stream {
+                    if let Some(error) = message.get("error") {
+                        return Err(RunError::Cut(error.to_string()));
+                    }
+                } else {
+                    ended |= output.take(&message, started);
+                }
+            }
+        }
+        if !ended {
+            return Err(RunError::Cut("no end event".to_owned()));
+        }
+        Ok(output)
+    }
+}
+
+impl Output {
+    /// Notes an event; true for the command's end.
+    fn take(&mut self, message: &Value, started: Instant) -> bool {
+        let event = &message["event"];
+        for (name, into) in [("stdout", &mut self.stdout), ("stderr", &mut self.stderr)] {
+            if let Some(data) = event["data"][name].as_str().and_then(|d| STANDARD.decode(d).ok()) {
+                self.first_output.get_or_insert_with(|| started.elapsed());
+                into.extend(data);
+            }
+        }
+        let Some(end) = event.get("end") else { return false };
+        // proto3 JSON leaves out zeroes.
+        self.exit_code = end["exitCode"].as_i64().unwrap_or(0);
+        self.total = started.elapsed();
+        true
+    }
+}
