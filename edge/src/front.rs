@@ -1,0 +1,184 @@
+//! The one listener: API, and traffic to sandboxes.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hutch_types::supervise::Supervisor;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+use crate::answer::{Answer, Body, BoxError};
+use crate::patience::{Busy, BusyGuard, Patient};
+use crate::proxy::Edge;
+use crate::target::{Target, target};
+
+/// Bounds of the listener.
+#[derive(Debug, Clone)]
+pub struct FrontConfig {
+    /// Connections at a time; further ones are answered 503 with `Retry-After`.
+    pub max_connections: usize,
+    /// Bytes of a request's head; above it the answer is 431.
+    pub max_head_bytes: usize,
+    /// How long a client may take to send a request's head.
+    pub head_timeout: Duration,
+    /// How long a connection may be idle between requests. Longer than any SDK keeps one (300 s), so that the server never closes
+    /// a connection that a client is about to use.
+    pub idle_timeout: Duration,
+}
+
+impl Default for FrontConfig {
+    fn default() -> Self {
+        Self {
+            max_connections: 8192,
+            max_head_bytes: 64 * 1024,
+            head_timeout: Duration::from_secs(15),
+            idle_timeout: Duration::from_secs(640),
+        }
+    }
+}
+
+/// The listener with what is behind it.
+#[derive(Debug, Clone)]
+pub struct Front<Api> {
+    config: Arc<FrontConfig>,
+    edge: Edge,
+    api: Api,
+    supervisor: Supervisor,
+}
+
+impl<Api, ApiBody> Front<Api>
+where
+    Api: tower::Service<Request<Incoming>, Response = Response<ApiBody>, Error = Infallible> + Clone + Send + Sync + 'static,
+    Api::Future: Send,
+    ApiBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    ApiBody::Error: Into<BoxError>,
+{
+    /// Puts `edge` and `api` behind one listener.
+    pub fn new(config: FrontConfig, edge: Edge, api: Api, supervisor: Supervisor) -> Self {
+        Self { config: Arc::new(config), edge, api, supervisor }
+    }
+
+    /// Accepts connections until shutdown. Requests in flight are finished by their own tasks.
+    pub async fn serve(self, listener: TcpListener) {
+        let free = Arc::new(Semaphore::new(self.config.max_connections));
+        // Those that are turned away still cost a connection: their number is bounded too.
+        let turned_away = Arc::new(Semaphore::new(256));
+        loop {
+            let (stream, peer) = tokio::select! {
+                () = self.supervisor.stopping() => return,
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        // Out of descriptors, or the client is gone already. Accepting again at once would spin.
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        continue;
+                    }
+                },
+            };
+            let (permit, refuse) = match Arc::clone(&free).try_acquire_owned() {
+                Ok(permit) => (permit, false),
+                Err(_) => match Arc::clone(&turned_away).acquire_owned().await {
+                    Ok(permit) => (permit, true),
+                    Err(_) => return,
+                },
+            };
+            let front = self.clone();
+            self.supervisor.spawn("connection", async move {
+                front.connection(stream, peer, refuse).await;
+                drop(permit);
+            });
+        }
+    }
+
+    async fn connection(self, stream: TcpStream, peer: SocketAddr, refuse: bool) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "a connection is gone already");
+            return;
+        }
+        let busy = Busy::default();
+        let io = Patient::new(stream, busy.clone(), self.config.head_timeout, self.config.idle_timeout);
+        let mut server = auto::Builder::new(TokioExecutor::new());
+        server.http1().max_buf_size(self.config.max_head_bytes.max(8192)).timer(TokioTimer::new()).header_read_timeout(None);
+        server
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(self.config.max_head_bytes).unwrap_or(u32::MAX))
+            .max_concurrent_streams(256)
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let supervisor = self.supervisor.clone();
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let front = self.clone();
+            let guard = busy.enter();
+            async move {
+                let response = if refuse { Answer::Busy.respond(request.headers()) } else { front.answer(request).await };
+                Ok::<_, Infallible>(response.map(|inner| Guarded { inner, guard: Some(guard) }))
+            }
+        });
+        let connection = server.serve_connection_with_upgrades(TokioIo::new(io), service);
+        tokio::pin!(connection);
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = supervisor.stopping() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%peer, %error, "a connection ended");
+        }
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let target = target(&parts);
+        let request = Request::from_parts(parts, body);
+        match target {
+            Ok(Target::Sandbox { id, port }) => self.edge.forward(id, port, request).await,
+            Ok(Target::Api) => match self.api.oneshot(request).await {
+                Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
+                Err(never) => match never {},
+            },
+            Err(error) => Answer::BadRequest(error.to_string()).respond(request.headers()),
+        }
+    }
+}
+
+/// A body that marks its connection as busy until it is sent.
+#[derive(Debug)]
+struct Guarded {
+    inner: Body,
+    guard: Option<BusyGuard>,
+}
+
+impl http_body::Body for Guarded {
+    type Data = bytes::Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<bytes::Bytes>, BoxError>>> {
+        let frame = Pin::new(&mut self.inner).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None)) {
+            self.guard = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,18 @@
+//! The one listener of Hutch and the proxy behind it.
+//!
+//! [`front`] accepts connections and tells sandbox traffic from API calls; [`target`] decides which sandbox and port a request means;
+//! [`proxy`] forwards it, [`dial`] connects to the server inside, and [`answer`] words the errors that SDKs and people see.
+//!
+//! The edge knows nothing of templates, teams or runtimes: it asks a [`hutch_node_api::RouteSource`] where a sandbox is.
+
+pub mod answer;
+pub mod dial;
+pub mod front;
+pub mod proxy;
+pub mod target;
+
+mod linger;
+mod patience;
+
+pub use front::{Front, FrontConfig};
+pub use proxy::Edge;
