@@ -3,13 +3,7 @@
 //!
 //! Nothing here is written by hand; what the messages mean is said in the `.proto` files.
 
-#[expect(
-    clippy::all,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    missing_debug_implementations,
-    reason = "generated code"
-)]
+#[expect(missing_debug_implementations, reason = "generated code")]
 mod generated {
     connectrpc::include_generated!();
 }
