@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Measures a running server next to the raw primitives on the same root: bench.sh [ARGUMENTS of hutch-bench]
+# Sets up what is missing, starts a server on a data directory of its own, and takes everything away again.
+set -euo pipefail
+export HUTCH_STEP=bench
+# shellcheck source=lib/common.sh
+. "$(dirname "$0")/lib/common.sh"
+# shellcheck source=lib/paths.sh
+. "$(dirname "$0")/lib/paths.sh"
+# shellcheck source=lib/server.sh
+. "$(dirname "$0")/lib/server.sh"
+
+need_root "measuring sandboxes"
+cd "$repo"
+scripts/setup-host.sh
+scripts/build.sh all
+CARGO_TARGET_DIR=target cargo build --locked --release -p hutch-bench 2>&1 | prefix_lines build
+base_tar=$(scripts/base-template.sh tar)
+
+trap stop_server EXIT
+start_server || exit 1
+target/release/hutch-bench --url "$server_url" --api-key "$server_key" --pid "$server_pid" \
+  --data-dir "$server_data" --rootfs "$base_tar" "$@"
