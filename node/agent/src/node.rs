@@ -1,0 +1,58 @@
+//! The state of one node: its sandboxes, routes and events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hutch_node_api::{Route, RunningSandbox};
+use hutch_types::SandboxId;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
+
+use crate::events::EventRing;
+use crate::pool::Pool;
+use crate::sandbox::Handle;
+use crate::shared::Shared;
+use crate::work::Work;
+
+/// Log answers that are read at a time.
+const LOG_PULLS: usize = 4;
+
+/// What all actors of one agent see.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub shared: Arc<Shared>,
+    pub pool: Arc<Pool>,
+    pub events: EventRing,
+    /// Counts the actors; a shutdown waits until they have let go of their sandboxes.
+    pub actors: Work,
+    /// Every sandbox from the start request until nothing of it runs. Only its actor removes it.
+    pub sandboxes: Mutex<HashMap<SandboxId, Handle>>,
+    /// The running ones, for the edge: read for every request that it routes.
+    pub routes: RwLock<HashMap<SandboxId, Route>>,
+    /// Clean-ups that may go on behind answered stops.
+    pub cleanups: Arc<Semaphore>,
+    /// Log answers that may be read at a time.
+    pub log_pulls: Semaphore,
+}
+
+impl Node {
+    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            pool: Pool::new(shared.clone()),
+            events: EventRing::new(shared.config.max_events, shared.clock.now()),
+            sandboxes: Mutex::default(),
+            actors: Work::default(),
+            routes: RwLock::default(),
+            cleanups: Arc::new(Semaphore::new(shared.config.max_background_cleanups)),
+            log_pulls: Semaphore::new(LOG_PULLS),
+            shared,
+        })
+    }
+
+    /// The sandboxes that start or run. Those that are being stopped are not among them.
+    pub fn live(&self) -> Vec<RunningSandbox> {
+        let sandboxes = self.sandboxes.lock();
+        let live = sandboxes.iter().filter(|(_, h)| h.is_live());
+        live.map(|(id, h)| RunningSandbox { sandbox_id: id.clone(), build_id: h.build_id }).collect()
+    }
+}

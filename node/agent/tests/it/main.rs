@@ -1,0 +1,11 @@
+//! The agent on the fake runtime.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod adoption;
+mod events;
+mod latency;
+mod pool;
+mod secrets;
+mod starts;
+mod stops;
+mod support;
