@@ -11,6 +11,9 @@ use tokio::net::TcpStream;
 use super::PATIENCE;
 use crate::Instance;
 
+/// What is read of an answer, in bytes.
+const MOST_OUTPUT: u64 = 4 << 20;
+
 /// How a command ended.
 #[derive(Debug)]
 pub struct Output {
@@ -121,7 +124,7 @@ async fn request(
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body).await?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
+        stream.take(MOST_OUTPUT).read_to_end(&mut answer).await?;
         parse_answer(&answer)
     };
     match tokio::time::timeout(PATIENCE * 2, exchange).await {

@@ -1,0 +1,42 @@
+//! Containers for real: the conformance suite, what hostile guests try, what ordinary programs need, how long things take.
+//!
+//! Needs root, runc, a root filesystem (`HUTCH_TEST_ROOTFS`, else `.hutch/templates/base.tar` of the repository) and the guest
+//! binaries (`HUTCH_TEST_GUEST_DIR`, else `target/release/guest`). Where one is missing it says so and does nothing.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a failed check is a panic")]
+
+mod accidents;
+mod guests;
+mod rig;
+mod timings;
+
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt;
+use hutch_runtime::conformance;
+
+/// One test, since the parts share an imported image and the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers() -> anyhow::Result<()> {
+    let rig = match rig::Rig::new()? {
+        Ok(rig) => rig,
+        Err(reason) => {
+            eprintln!("SKIP containers: {reason}");
+            return Ok(());
+        }
+    };
+    let outcome = AssertUnwindSafe(parts(&rig)).catch_unwind().await;
+    // Also after a failure: nothing may stay on the host.
+    let closed = rig.close().await;
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    closed
+}
+
+async fn parts(rig: &rig::Rig) {
+    guests::ordinary_programs_work(rig).await;
+    guests::hostile_ones_are_contained(rig).await;
+    accidents::failing_starts_leave_nothing(rig).await;
+    accidents::leftovers_of_all_kinds_are_swept(rig).await;
+    timings::print(rig).await;
+    conformance::run(rig).await;
+}
