@@ -13,7 +13,7 @@ pub use message::{
     Inventory, LogLine, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, ResourceSample, RunningSandbox,
     StartSandbox, StartedSandbox,
 };
-pub use route::{Route, RouteSource};
+pub use route::{Route, RouteSource, SignedFile, SignedUrls};
 
 use std::time::Duration;
 

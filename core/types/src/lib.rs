@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod ids;
 pub mod secret;
+pub mod signed;
 pub mod state;
 pub mod supervise;
 pub mod units;

@@ -1,0 +1,3 @@
+//! Signed URLs; see [`hutch_types::signed`].
+
+pub(super) use hutch_types::signed::{Operation, SignatureError, Signed};
