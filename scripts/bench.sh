@@ -15,9 +15,9 @@ cd "$repo"
 scripts/setup-host.sh
 scripts/build.sh all
 CARGO_TARGET_DIR=target cargo build --locked --release -p hutch-bench 2>&1 | prefix_lines build
-base_tar=$(scripts/base-template.sh tar)
 
 trap stop_server EXIT
-start_server || exit 1
+# No pool holds instances of the second template: its creates are cold.
+start_server bench-cold || exit 1
 target/release/hutch-bench --url "$server_url" --api-key "$server_key" --pid "$server_pid" \
-  --data-dir "$server_data" --rootfs "$base_tar" "$@"
+  --data-dir "$server_data" "$@"

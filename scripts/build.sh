@@ -17,13 +17,13 @@ build_guest() {
   RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR=target/guest \
     cargo build --locked --profile guest --target "$target" -p hutch-envd -p hutch-init 2>&1 | prefix_lines build
   mkdir -p "$guest_dir"
-  install_guest hutch-envd envd
-  install_guest hutch-init init
+  install_guest envd
+  install_guest init
 }
 
 # Puts a fresh file in place of the old one: running sandboxes may still have the old one open.
 install_guest() {
-  local built=target/guest/$target/guest/$1 place=$guest_dir/$2
+  local built=target/guest/$target/guest/$1 place=$guest_dir/$1
   [ -x "$built" ] || die "cargo built no $built"
   cmp -s "$built" "$place" && return
   readelf -l "$built" 2>/dev/null | grep -q INTERP && die "$built is not a static program"

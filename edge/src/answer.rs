@@ -26,6 +26,8 @@ pub enum Answer {
     Reserved(String),
     /// The request names no sandbox properly.
     BadRequest(String),
+    /// A signed URL that no running sandbox has made.
+    UnknownSignature,
     /// All connections are in use.
     Busy,
 }
@@ -36,6 +38,7 @@ impl Answer {
             Self::NotFound(_) | Self::PortClosed(..) | Self::Broken(..) => StatusCode::BAD_GATEWAY,
             Self::Reserved(_) => StatusCode::NOT_FOUND,
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
+            Self::UnknownSignature => StatusCode::UNAUTHORIZED,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -44,9 +47,12 @@ impl Answer {
         match self {
             Self::NotFound(_) => "The sandbox was not found".to_owned(),
             Self::PortClosed(..) => "The sandbox is running but port is not open".to_owned(),
-            Self::Broken(..) => "The sandbox is running but its server closed the connection without an answer".to_owned(),
+            Self::Broken(..) => {
+                "The sandbox is running but its server closed the connection without an answer".to_owned()
+            }
             Self::Reserved(_) => "This path is reserved for the control plane".to_owned(),
             Self::BadRequest(text) => text.clone(),
+            Self::UnknownSignature => "invalid signature: no running sandbox has made it".to_owned(),
             Self::Busy => "All connections of this server are in use".to_owned(),
         }
     }
@@ -59,15 +65,18 @@ impl Answer {
                 json!({"sandboxId": id, "message": message, "port": port, "code": code})
             }
             Self::Reserved(path) => json!({"message": message, "path": path, "code": code}),
-            Self::BadRequest(_) | Self::Busy => json!({"message": message, "code": code}),
+            Self::BadRequest(_) | Self::UnknownSignature | Self::Busy => {
+                json!({"message": message, "code": code})
+            }
         }
     }
 
     fn page(&self) -> String {
         let (title, text) = match self {
-            Self::NotFound(id) => {
-                ("Sandbox Not Found", format!("There is no running sandbox <code>{id}</code>. It may have ended."))
-            }
+            Self::NotFound(id) => (
+                "Sandbox Not Found",
+                format!("There is no running sandbox <code>{id}</code>. It may have ended."),
+            ),
             Self::PortClosed(id, port) => (
                 "Closed Port",
                 format!(
@@ -84,7 +93,13 @@ impl Answer {
             ),
             Self::Reserved(_) => ("Reserved Path", "This path is reserved for the control plane.".to_owned()),
             Self::BadRequest(_) => ("Bad Request", "The address names no sandbox.".to_owned()),
-            Self::Busy => ("Busy", "All connections of this server are in use. Try again in a moment.".to_owned()),
+            Self::UnknownSignature => (
+                "Invalid Link",
+                "No running sandbox has made this link. The sandbox may have ended.".to_owned(),
+            ),
+            Self::Busy => {
+                ("Busy", "All connections of this server are in use. Try again in a moment.".to_owned())
+            }
         };
         format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -171,7 +186,11 @@ mod tests {
         h.insert(USER_AGENT, HeaderValue::from_static("Mozilla/5.0 (X11; Linux x86_64) Firefox/140"));
         h.insert(ACCEPT, HeaderValue::from_static("text/html,*/*"));
         let page = body(Answer::PortClosed(id(), 3210).respond(&h)).await;
-        assert!(page.contains("no service running on port") && page.contains("3210") && page.contains(id().as_str()));
+        assert!(
+            page.contains("no service running on port")
+                && page.contains("3210")
+                && page.contains(id().as_str())
+        );
         assert!(body(Answer::NotFound(id()).respond(&h)).await.contains("Sandbox Not Found"));
     }
 

@@ -23,8 +23,12 @@ use crate::target::ENVD_PORT;
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const TUNNEL_LIMIT: Duration = Duration::from_secs(5);
 /// A server that was just started gets this long before its port counts as closed.
-const BACKOFF: [Duration; 4] =
-    [Duration::from_millis(50), Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400)];
+const BACKOFF: [Duration; 4] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
 const TUNNEL_HEAD_MAX: usize = 8 * 1024;
 
 /// Why no connection came about.
@@ -62,7 +66,9 @@ async fn attempt(route: &Route, port: u16) -> Result<TcpStream, DialError> {
     let direct = if port == ENVD_PORT { route.envd_port } else { port };
     match connect(SocketAddr::new(route.address, direct)).await {
         Ok(stream) => Ok(stream),
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused && port == ENVD_PORT => Err(DialError::Closed(port)),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused && port == ENVD_PORT => {
+            Err(DialError::Closed(port))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
             match tokio::time::timeout(TUNNEL_LIMIT, tunnel(route, port)).await {
                 Ok(Ok(Some(stream))) => Ok(stream),
@@ -162,7 +168,11 @@ impl hyper::rt::Read for Io {
 }
 
 impl hyper::rt::Write for Io {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, buf)
     }
 

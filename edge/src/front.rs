@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::BodyExt;
 use hutch_types::supervise::Supervisor;
 use hyper::body::{Frame, Incoming, SizeHint};
@@ -18,9 +18,16 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use crate::answer::{Answer, Body, BoxError};
+use crate::cut::{Cut, Cuttable};
+use crate::linger::RequestBody;
 use crate::patience::{Busy, BusyGuard, Patient};
 use crate::proxy::Edge;
+use crate::signed::signed_file;
 use crate::target::{Target, target};
+
+/// Bytes of an API request's body that are read and thrown away when the answer does not need them, so that the connection can be
+/// used again.
+const MAX_UNREAD_API_BODY: u64 = 16 << 20;
 
 /// Bounds of the listener.
 #[derive(Debug, Clone)]
@@ -58,7 +65,11 @@ pub struct Front<Api> {
 
 impl<Api, ApiBody> Front<Api>
 where
-    Api: tower::Service<Request<Incoming>, Response = Response<ApiBody>, Error = Infallible> + Clone + Send + Sync + 'static,
+    Api: tower::Service<Request<RequestBody>, Response = Response<ApiBody>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     Api::Future: Send,
     ApiBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
     ApiBody::Error: Into<BoxError>,
@@ -107,9 +118,19 @@ where
             return;
         }
         let busy = Busy::default();
-        let io = Patient::new(stream, busy.clone(), self.config.head_timeout, self.config.idle_timeout);
+        let cut = Cut::default();
+        let io = Patient::new(
+            Cuttable::new(stream, cut.clone()),
+            busy.clone(),
+            self.config.head_timeout,
+            self.config.idle_timeout,
+        );
         let mut server = auto::Builder::new(TokioExecutor::new());
-        server.http1().max_buf_size(self.config.max_head_bytes.max(8192)).timer(TokioTimer::new()).header_read_timeout(None);
+        server
+            .http1()
+            .max_buf_size(self.config.max_head_bytes.max(8192))
+            .timer(TokioTimer::new())
+            .header_read_timeout(None);
         server
             .http2()
             .timer(TokioTimer::new())
@@ -121,9 +142,15 @@ where
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let front = self.clone();
             let guard = busy.enter();
+            // The other requests of an HTTP/2 connection go on; a broken one is reset alone there.
+            let cut = (request.version() < Version::HTTP_2).then(|| cut.clone());
             async move {
-                let response = if refuse { Answer::Busy.respond(request.headers()) } else { front.answer(request).await };
-                Ok::<_, Infallible>(response.map(|inner| Guarded { inner, guard: Some(guard) }))
+                let response = if refuse {
+                    Answer::Busy.respond(request.headers())
+                } else {
+                    front.answer(request).await
+                };
+                Ok::<_, Infallible>(response.map(|inner| Guarded { inner, guard: Some(guard), cut }))
             }
         });
         let connection = server.serve_connection_with_upgrades(TokioIo::new(io), service);
@@ -143,9 +170,14 @@ where
     async fn answer(self, request: Request<Incoming>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let target = target(&parts);
+        // An upload may be of any size; what the API is sent is small, or refused.
+        let most = if matches!(target, Ok(Target::Sandbox { .. })) { u64::MAX } else { MAX_UNREAD_API_BODY };
+        let body = RequestBody::new(body, self.supervisor.clone(), most);
+        let signed = signed_file(&parts);
         let request = Request::from_parts(parts, body);
         match target {
             Ok(Target::Sandbox { id, port }) => self.edge.forward(id, port, request).await,
+            Ok(Target::Api) if let Some(file) = signed => self.edge.forward_signed(&file, request).await,
             Ok(Target::Api) => match self.api.oneshot(request).await {
                 Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
                 Err(never) => match never {},
@@ -155,21 +187,27 @@ where
     }
 }
 
-/// A body that marks its connection as busy until it is sent.
+/// A body that marks its connection as busy until it is sent, and cuts it off when it breaks.
 #[derive(Debug)]
 struct Guarded {
     inner: Body,
     guard: Option<BusyGuard>,
+    cut: Option<Cut>,
 }
 
 impl http_body::Body for Guarded {
     type Data = bytes::Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<bytes::Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<bytes::Bytes>, BoxError>>> {
         let frame = Pin::new(&mut self.inner).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None)) {
-            self.guard = None;
+        match &frame {
+            Poll::Ready(None) => self.guard = None,
+            Poll::Ready(Some(Err(_))) => self.cut.iter().for_each(Cut::set),
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
         frame
     }

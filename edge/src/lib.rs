@@ -11,8 +11,11 @@ pub mod front;
 pub mod proxy;
 pub mod target;
 
+mod cut;
 mod linger;
 mod patience;
+mod signed;
 
 pub use front::{Front, FrontConfig};
+pub use linger::RequestBody;
 pub use proxy::Edge;

@@ -61,7 +61,15 @@ pub(crate) struct Patient<S> {
 
 impl<S> Patient<S> {
     pub(crate) fn new(stream: S, busy: Busy, head: Duration, idle: Duration) -> Self {
-        Self { stream, sleep: Box::pin(tokio::time::sleep(head)), busy, phase: Phase::Head, head, idle, multiplexed: None }
+        Self {
+            stream,
+            sleep: Box::pin(tokio::time::sleep(head)),
+            busy,
+            phase: Phase::Head,
+            head,
+            idle,
+            multiplexed: None,
+        }
     }
 }
 

@@ -7,10 +7,9 @@ use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING,
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
-use hutch_node_api::RouteSource;
+use hutch_node_api::{RouteSource, SignedFile, SignedUrls};
 use hutch_types::SandboxId;
 use hutch_types::supervise::Supervisor;
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,22 +17,26 @@ use tokio::io::copy_bidirectional;
 
 use crate::answer::{Answer, Body};
 use crate::dial::{Connector, DialError};
-use crate::linger::Linger;
+use crate::linger::RequestBody;
 use crate::target::{ENVD_PORT, is_internal_envd_path};
 
 /// Headers that belong to one connection and are never passed on (RFC 9110 §7.6.1).
-const HOP_BY_HOP: [&str; 6] = ["keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer"];
+const HOP_BY_HOP: [&str; 6] =
+    ["keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer"];
 
 /// The proxy. Clones share one pool of connections.
 #[derive(Debug, Clone)]
 pub struct Edge {
-    client: Client<Connector, Linger>,
+    client: Client<Connector, RequestBody>,
     source: Source,
     supervisor: Supervisor,
 }
 
 #[derive(Clone)]
-struct Source(Arc<dyn RouteSource>);
+struct Source {
+    routes: Arc<dyn RouteSource>,
+    signed: Arc<dyn SignedUrls>,
+}
 
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -42,8 +45,8 @@ impl std::fmt::Debug for Source {
 }
 
 impl Edge {
-    /// A proxy to the sandboxes that `routes` knows.
-    pub fn new(routes: Arc<dyn RouteSource>, supervisor: Supervisor) -> Self {
+    /// A proxy to the sandboxes that `routes` knows. `signed` finds those that signed URLs mean.
+    pub fn new(routes: Arc<dyn RouteSource>, signed: Arc<dyn SignedUrls>, supervisor: Supervisor) -> Self {
         let connector = Connector::new(Arc::clone(&routes));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -51,16 +54,16 @@ impl Edge {
             .pool_max_idle_per_host(32)
             .set_host(false)
             .build(connector);
-        Self { client, source: Source(routes), supervisor }
+        Self { client, source: Source { routes, signed }, supervisor }
     }
 
     /// Forwards `request` to `port` of `id`. Always answers.
-    pub async fn forward(&self, id: SandboxId, port: u16, request: Request<Incoming>) -> Response<Body> {
+    pub async fn forward(&self, id: SandboxId, port: u16, request: Request<RequestBody>) -> Response<Body> {
         let asked = request.headers().clone();
         if port == ENVD_PORT && is_internal_envd_path(request.uri().path()) {
             return Answer::Reserved(request.uri().path().to_owned()).respond(&asked);
         }
-        if self.source.0.route(&id).await.is_none() {
+        if self.source.routes.route(&id).await.is_none() {
             return Answer::NotFound(id).respond(&asked);
         }
         match self.exchange(&id, port, request).await {
@@ -69,10 +72,26 @@ impl Edge {
         }
     }
 
-    async fn exchange(&self, id: &SandboxId, port: u16, mut request: Request<Incoming>) -> Result<Response<Body>, Answer> {
+    /// Forwards a request by a signed URL that does not name its sandbox.
+    pub(crate) async fn forward_signed(
+        &self,
+        file: &SignedFile,
+        request: Request<RequestBody>,
+    ) -> Response<Body> {
+        match self.source.signed.sandbox_of(file).await {
+            Some(id) => self.forward(id, ENVD_PORT, request).await,
+            None => Answer::UnknownSignature.respond(request.headers()),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        id: &SandboxId,
+        port: u16,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<Body>, Answer> {
         let client_upgrade = wants_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
-        let outgoing = prepare(id, port, request, client_upgrade.is_some())?
-            .map(|body| Linger::new(body, self.supervisor.clone()));
+        let outgoing = prepare(id, port, request, client_upgrade.is_some())?;
         let mut response = self.client.request(outgoing).await.map_err(|error| explain(id, port, &error))?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let server = hyper::upgrade::on(&mut response);
@@ -110,7 +129,12 @@ impl Edge {
 }
 
 /// The request as the server inside sees it: same method, path, headers and `Host`; hop-by-hop headers are dropped.
-fn prepare(id: &SandboxId, port: u16, request: Request<Incoming>, upgrade: bool) -> Result<Request<Incoming>, Answer> {
+fn prepare(
+    id: &SandboxId,
+    port: u16,
+    request: Request<RequestBody>,
+    upgrade: bool,
+) -> Result<Request<RequestBody>, Answer> {
     let (mut parts, body) = request.into_parts();
     let bad = |_| Answer::BadRequest("Invalid request address".to_owned());
     let authority = format!("{id}:{port}").parse::<Authority>().map_err(bad)?;
@@ -142,9 +166,11 @@ fn prepare(id: &SandboxId, port: u16, request: Request<Incoming>, upgrade: bool)
 
 fn wants_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
-        && headers.get_all(CONNECTION).iter().filter_map(|v| v.to_str().ok()).any(|v| {
-            v.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
-        })
+        && headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|v| v.to_str().ok())
+            .any(|v| v.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade")))
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {

@@ -144,7 +144,9 @@ mod tests {
 
     #[test]
     fn headers_route_where_the_host_names_no_sandbox() {
-        for host in ["localhost:3000", "127.0.0.1:3000", "[::1]:3000", "sandbox.hutch.test", "box.lan", "hutch"] {
+        for host in
+            ["localhost:3000", "127.0.0.1:3000", "[::1]:3000", "sandbox.hutch.test", "box.lan", "hutch"]
+        {
             check(host, BOTH, to(ID, 49983));
             check(host, &[], Ok(Target::Api));
         }
@@ -155,9 +157,21 @@ mod tests {
     fn half_a_pair_and_bad_values_are_said() {
         check("localhost", &BOTH[..1], Err(TargetError::MissingHeader("E2b-Sandbox-Port")));
         check("localhost", &BOTH[1..], Err(TargetError::MissingHeader("E2b-Sandbox-Id")));
-        check("localhost", &[("e2b-sandbox-id", "../x"), ("e2b-sandbox-port", "1")], Err(TargetError::InvalidId));
-        check("localhost", &[("e2b-sandbox-id", ID), ("e2b-sandbox-port", "70000")], Err(TargetError::InvalidPort));
-        check("localhost", &[("e2b-sandbox-id", ID), ("e2b-sandbox-port", "0")], Err(TargetError::InvalidPort));
+        check(
+            "localhost",
+            &[("e2b-sandbox-id", "../x"), ("e2b-sandbox-port", "1")],
+            Err(TargetError::InvalidId),
+        );
+        check(
+            "localhost",
+            &[("e2b-sandbox-id", ID), ("e2b-sandbox-port", "70000")],
+            Err(TargetError::InvalidPort),
+        );
+        check(
+            "localhost",
+            &[("e2b-sandbox-id", ID), ("e2b-sandbox-port", "0")],
+            Err(TargetError::InvalidPort),
+        );
         check("3000-no!.hutch.test", &[], Err(TargetError::InvalidId));
         check(&format!("99999-{ID}.hutch.test"), &[], Err(TargetError::InvalidPort));
     }
@@ -171,10 +185,24 @@ mod tests {
 
     #[test]
     fn internal_routes_are_found_in_every_disguise() {
-        for p in ["/init", "//init", "/init/", "/files/../init", "/./init", "/%69nit", "/INIT", "/a/../../init", "/tunnel", "/logs", "/%2finit"] {
+        for p in [
+            "/init",
+            "//init",
+            "/init/",
+            "/files/../init",
+            "/./init",
+            "/%69nit",
+            "/INIT",
+            "/a/../../init",
+            "/tunnel",
+            "/logs",
+            "/%2finit",
+        ] {
             assert!(is_internal_envd_path(p), "{p}");
         }
-        for p in ["/", "/files", "/health", "/initial", "/process.Process/Start", "/init/x", "/envs", "/metrics"] {
+        for p in
+            ["/", "/files", "/health", "/initial", "/process.Process/Start", "/init/x", "/envs", "/metrics"]
+        {
             assert!(!is_internal_envd_path(p), "{p}");
         }
     }

@@ -8,6 +8,9 @@ use utoipa::openapi::HttpMethod;
 pub(crate) enum Asker {
     /// Needs an API key.
     Key,
+    /// Needs the API key of the team that the sandbox of the path belongs to. That there is no such sandbox is told first, as the
+    /// operation itself will: clients tell "gone" from "cannot" by it.
+    Owner,
     /// Another scheme, which comes with the operation itself.
     Other,
 }
@@ -25,6 +28,10 @@ const fn key(method: HttpMethod, path: &'static str, what: &'static str) -> Late
     Later { method, path, what, asker: Asker::Key }
 }
 
+const fn owner(method: HttpMethod, path: &'static str, what: &'static str) -> Later {
+    Later { method, path, what, asker: Asker::Owner }
+}
+
 const fn other(method: HttpMethod, path: &'static str, what: &'static str) -> Later {
     Later { method, path, what, asker: Asker::Other }
 }
@@ -33,12 +40,12 @@ use HttpMethod::{Delete, Get, Patch, Post, Put};
 
 /// All of them.
 pub(crate) const LATER: &[Later] = &[
-    key(Post, "/sandboxes/{sandboxID}/pause", "pausing sandboxes"),
-    key(Post, "/sandboxes/{sandboxID}/resume", "resuming sandboxes"),
-    key(Post, "/sandboxes/{sandboxID}/fork", "forking sandboxes"),
-    key(Post, "/v2/sandboxes/{sandboxID}/fork", "forking sandboxes"),
-    key(Put, "/sandboxes/{sandboxID}/network", "changing the network of a running sandbox"),
-    key(Post, "/sandboxes/{sandboxID}/snapshots", "taking snapshots"),
+    owner(Post, "/sandboxes/{sandboxID}/pause", "pausing sandboxes"),
+    owner(Post, "/sandboxes/{sandboxID}/resume", "resuming sandboxes"),
+    owner(Post, "/sandboxes/{sandboxID}/fork", "forking sandboxes"),
+    owner(Post, "/v2/sandboxes/{sandboxID}/fork", "forking sandboxes"),
+    owner(Put, "/sandboxes/{sandboxID}/network", "changing the network of a running sandbox"),
+    owner(Post, "/sandboxes/{sandboxID}/snapshots", "taking snapshots"),
     key(Get, "/snapshots", "listing snapshots"),
     key(Post, "/v3/templates", "building templates"),
     key(Post, "/v2/templates", "building templates"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, on};
 use http::header::CONTENT_TYPE;
@@ -18,6 +19,7 @@ use crate::ApiState;
 use crate::auth::Auth;
 use crate::error::ApiError;
 use crate::later::{Asker, LATER, Later};
+use crate::path::SandboxPath;
 
 /// Where the document is served.
 const PATH: &str = "/openapi.json";
@@ -92,8 +94,14 @@ fn skeleton() -> OpenApi {
 
 /// The route of an operation that comes later.
 fn not_yet(later: &'static Later) -> MethodRouter<ApiState> {
+    let for_owners =
+        move |State(state): State<ApiState>, Auth(caller): Auth, SandboxPath(id): SandboxPath| async move {
+            state.app.get_sandbox(&caller, &id).await?;
+            Err::<(), _>(ApiError::not_supported(later.what))
+        };
     match later.asker {
         Asker::Key => on(later.filter(), |_: Auth| async { ApiError::not_supported(later.what) }),
+        Asker::Owner => on(later.filter(), for_owners),
         Asker::Other => on(later.filter(), || async { ApiError::not_supported(later.what) }),
     }
 }
@@ -117,7 +125,12 @@ fn describe(later: &Later) -> Operation {
         .summary(Some(format!("Not supported by this version: {}", later.what)))
         .parameters(Some(parameters))
         .response("501", refusal("Not supported by this version.").build());
-    if later.asker == Asker::Key {
+    if later.asker == Asker::Owner {
+        operation = operation
+            .response("400", refusal("Not an id of a sandbox.").build())
+            .response("404", refusal("No such sandbox, or not yours.").build());
+    }
+    if later.asker != Asker::Other {
         operation = operation
             .security(SecurityRequirement::new("ApiKeyAuth", Vec::<String>::new()))
             .response("401", refusal("No API key, or not a known one.").build());

@@ -29,6 +29,7 @@ mod retention;
 mod sandbox_logs;
 mod sandbox_metrics;
 mod set_timeout;
+mod signed_urls;
 mod start_queue;
 mod teams;
 mod template_ref;
@@ -65,6 +66,9 @@ pub use hutch_store::{
     Template, TemplateBuild,
 };
 
+/// Signed URLs without a sandbox's name that are looked up at the same time.
+const MAX_SIGNED_LOOKUPS: usize = 2;
+
 /// What an [`App`] is made of.
 #[expect(missing_debug_implementations, reason = "the node client is a trait object without Debug")]
 pub struct AppDeps {
@@ -100,6 +104,7 @@ pub(crate) struct Inner {
     leases_changed: Notify,
     starts: start_queue::StartQueue,
     kill_slots: Semaphore,
+    signed_lookups: Semaphore,
     /// Sandboxes that a task of this process is starting: reconciliation leaves them alone.
     starting: Mutex<HashSet<SandboxId>>,
     /// Sandboxes that a task of this process is killing.
@@ -133,6 +138,7 @@ impl App {
             leases_changed: Notify::new(),
             starts,
             kill_slots,
+            signed_lookups: Semaphore::new(MAX_SIGNED_LOOKUPS),
             starting: Mutex::default(),
             killing: Mutex::default(),
             key_uses: authenticate::KeyUses::default(),

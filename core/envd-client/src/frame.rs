@@ -54,7 +54,11 @@ mod tests {
                     seen.push(f);
                 }
             }
-            assert_eq!(seen, [(false, Bytes::from_static(b"one")), (true, Bytes::from_static(b"{}"))], "{step}");
+            assert_eq!(
+                seen,
+                [(false, Bytes::from_static(b"one")), (true, Bytes::from_static(b"{}"))],
+                "{step}"
+            );
         }
     }
 }

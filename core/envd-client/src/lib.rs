@@ -87,7 +87,8 @@ impl EnvdClient {
     /// When the id or token is no header value.
     pub fn through_edge(base: &str, sandbox: &str, token: &str) -> Result<Self, RunError> {
         let value = |text: &str| {
-            HeaderValue::from_str(text).map_err(|e| RunError::Transport { attempted: "naming the sandbox", source: e.into() })
+            HeaderValue::from_str(text)
+                .map_err(|e| RunError::Transport { attempted: "naming the sandbox", source: e.into() })
         };
         let mut headers = HeaderMap::new();
         headers.insert("e2b-sandbox-id", value(sandbox)?);
@@ -138,15 +139,22 @@ impl EnvdClient {
             let body = String::from_utf8_lossy(&text).chars().take(500).collect();
             return Err(RunError::Refused { status: status.as_u16(), body });
         }
-        let mut output = Output { stdout: vec![], stderr: vec![], exit_code: -1, first_output: None, total: Duration::ZERO };
+        let mut output = Output {
+            stdout: vec![],
+            stderr: vec![],
+            exit_code: -1,
+            first_output: None,
+            total: Duration::ZERO,
+        };
         let mut frames = Frames::default();
         let mut ended = false;
         while let Some(chunk) = body.frame().await {
-            let chunk = chunk.map_err(|e| RunError::Transport { attempted: "reading the stream", source: e.into() })?;
+            let chunk = chunk
+                .map_err(|e| RunError::Transport { attempted: "reading the stream", source: e.into() })?;
             frames.push(chunk.data_ref().map_or(&[], |d| d.as_ref()));
             while let Some((is_end_of_stream, message)) = frames.next() {
-                let message: Value =
-                    serde_json::from_slice(&message).map_err(|_| RunError::Cut("a frame is not JSON".to_owned()))?;
+                let message: Value = serde_json::from_slice(&message)
+                    .map_err(|_| RunError::Cut("a frame is not JSON".to_owned()))?;
                 if is_end_of_stream {
                     if let Some(error) = message.get("error") {
                         return Err(RunError::Cut(error.to_string()));

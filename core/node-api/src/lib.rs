@@ -10,8 +10,8 @@ mod message;
 mod route;
 
 pub use message::{
-    Inventory, LogLine, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, ResourceSample, RunningSandbox,
-    StartSandbox, StartedSandbox,
+    Inventory, LogLine, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, ResourceSample,
+    RunningSandbox, StartSandbox, StartedSandbox,
 };
 pub use route::{Route, RouteSource, SignedFile, SignedUrls};
 

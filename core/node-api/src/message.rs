@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hutch_types::{BuildId, Isolation, KillReason, NetworkPolicy, NodeId, Resources, SandboxId, Secret, TemplateId, Timestamp};
+use hutch_types::{
+    BuildId, Isolation, KillReason, NetworkPolicy, NodeId, Resources, SandboxId, Secret, TemplateId,
+    Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a node is and can do.

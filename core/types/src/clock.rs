@@ -181,7 +181,10 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_reports_the_jump_once() {
-        let c = Clock(Arc::new(Source::System(Mutex::new(Base { wall: system_ms() - 60_000, at: Instant::now() }))));
+        let c = Clock(Arc::new(Source::System(Mutex::new(Base {
+            wall: system_ms() - 60_000,
+            at: Instant::now(),
+        }))));
         let jump = c.take_jump().unwrap();
         assert!((59_000..61_000).contains(&jump), "{jump}");
         assert_eq!(c.take_jump(), None);

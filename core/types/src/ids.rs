@@ -233,7 +233,16 @@ mod tests {
 
     #[test]
     fn hostile_texts_are_not_sandbox_ids() {
-        for bad in ["", "i", "../../etc/passwd", "iABCDEFGHIJKLMNOPQRS", "iabc-def-ghi", "i%2e%2e", "i234567\n", "é2345678"] {
+        for bad in [
+            "",
+            "i",
+            "../../etc/passwd",
+            "iABCDEFGHIJKLMNOPQRS",
+            "iabc-def-ghi",
+            "i%2e%2e",
+            "i234567\n",
+            "é2345678",
+        ] {
             assert!(SandboxId::parse_wire(bad).is_err(), "{bad:?}");
         }
     }

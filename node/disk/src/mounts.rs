@@ -89,6 +89,11 @@ pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Undoes [`make_private`]. Fails while something is mounted inside.
+pub(crate) fn unmount_private(dir: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW)?)
+}
+
 /// Mounts an ext4 image's loop device. Unused inode tables are not written out in the background: that would fill the
 /// sparse image. Freed blocks go back to the host.
 pub(crate) fn mount_ext4(device: &Path, target: &Path) -> io::Result<()> {

@@ -97,6 +97,16 @@ impl DiskStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// Removes the directory that disks are mounted in, for when this host is to have no more of them. Layers and images stay.
+    ///
+    /// # Errors
+    /// While there are disks.
+    pub fn remove_mount_dir(&self) -> Result<(), DiskError> {
+        let dir = &self.inner.mount_dir;
+        mounts::unmount_private(dir).attempting(|| format!("unmount {}", dir.display()))?;
+        fs::remove_dir(dir).attempting(|| format!("remove {}", dir.display()))
+    }
+
     /// How owners in layers are shifted.
     pub fn shift(&self) -> UidShift {
         self.inner.shift

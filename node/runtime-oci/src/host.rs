@@ -52,6 +52,27 @@ impl HostLimits {
     }
 }
 
+/// What all sandboxes together need of the kernel's tables that are limited per user: in those, every sandbox counts as the
+/// host's root, and the defaults (128 inotify instances) are those of one desktop.
+const SHARED_TABLES: [(&str, u64); 4] = [
+    ("/proc/sys/fs/inotify/max_user_instances", 65_536),
+    ("/proc/sys/fs/inotify/max_user_watches", 4_194_304),
+    ("/proc/sys/kernel/keys/maxkeys", 65_536),
+    ("/proc/sys/kernel/keys/maxbytes", 16_777_216),
+];
+
+/// Raises those limits to what many sandboxes need; never lowers one.
+pub(crate) fn raise_shared_tables() {
+    for (path, wanted) in SHARED_TABLES {
+        let now = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        if now.is_some_and(|now| now < wanted)
+            && let Err(error) = std::fs::write(path, wanted.to_string())
+        {
+            tracing::warn!(path, wanted, %error, "a limit that all sandboxes share could not be raised");
+        }
+    }
+}
+
 fn has_sys_resource(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
     mask.and_then(|m| u64::from_str_radix(m, 16).ok()).is_some_and(|m| m & (1 << SYS_RESOURCE_BIT) != 0)

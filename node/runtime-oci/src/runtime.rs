@@ -18,7 +18,7 @@ use crate::cgroup::{Cgroups, Layout};
 use crate::config::{OciConfig, Paths};
 use crate::flavor::Flavor;
 use crate::guest;
-use crate::host::HostLimits;
+use crate::host::{HostLimits, raise_shared_tables};
 
 /// Instances as OCI containers. Clones are the same runtime.
 #[derive(Debug, Clone)]
@@ -61,6 +61,7 @@ impl OciRuntime {
             let guest = guest::install(&config.guest_dir, &paths.guest).map_err(|e| {
                 RuntimeError::failed(format!("install the guest build in {}", config.guest_dir.display()), e)
             })?;
+            raise_shared_tables();
             let layout = Layout::detect().map_err(|e| RuntimeError::failed("find the host's cgroups", e))?;
             let limits_swap = layout.limits_swap();
             Ok(Self {

@@ -49,8 +49,11 @@ pub(super) const MASKED: [&str; 32] = [
 ];
 
 /// Readable, never writable, whatever their modes say.
-pub(super) const READ_ONLY: [&str; 5] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+///
+/// The tmpfs that holds the v1 hierarchies is among them: runc leaves it writable inside a user namespace, although the
+/// hierarchies themselves are read-only.
+pub(super) const READ_ONLY: [&str; 6] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"];
 
 /// Files below /run and the like are small; what they hold counts as the instance's memory.
 const RUN_MIB: u32 = 64;

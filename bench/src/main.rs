@@ -1,0 +1,158 @@
+//! Measures what Hutch promises on a running server, next to the raw primitives measured in the same run. It prints a table, and
+//! JSON to a file for comparisons. It asserts nothing: figures of a shared machine are no test.
+
+mod api;
+mod memory;
+mod raw;
+mod stats;
+mod transfer;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use futures::future::join_all;
+use serde_json::json;
+
+use crate::api::{Api, Created};
+use crate::stats::Table;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures a running Hutch next to the raw primitives")]
+struct Args {
+    /// The server's address, `http://host:port`.
+    #[arg(long)]
+    url: String,
+    /// An API key.
+    #[arg(long)]
+    api_key: String,
+    /// The server's process, for its memory.
+    #[arg(long)]
+    pid: u32,
+    /// The server's data directory: its template is the root of the raw measurements.
+    #[arg(long)]
+    data_dir: PathBuf,
+    /// Rounds of sequential and staggered runs.
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// Sandboxes of the burst.
+    #[arg(long, default_value_t = 20)]
+    size: usize,
+    /// Where to write the figures as JSON.
+    #[arg(long, default_value = "bench/results/latest.json")]
+    json: PathBuf,
+}
+
+/// What the public leaderboards of sandbox services time.
+const FIRST_COMMAND: &str = "node -v";
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let api = Api::new(&args.url, &args.api_key);
+    let mut table = Table::default();
+
+    let raw =
+        raw::Bundle::new(&args.data_dir).context("the raw measurements need the server's base layer")?;
+    table.add("raw: runc run true", raw.run(args.rounds)?);
+    table.add("raw: runc exec true", raw.exec(args.rounds)?);
+    drop(raw);
+
+    api.wait_until_warm().await?;
+    let (mut create, mut first) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        let one = create_and_run(&api).await?;
+        create.push(one.create);
+        first.push(one.first_output);
+        // The pool refills between runs of a user, too; a burst is measured below.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    table.add("create (warm pool, sequential)", create);
+    table.add("create to first output of node -v (sequential)", first);
+
+    api.wait_until_warm().await?;
+    let staggered = (0..args.rounds).map(|i| {
+        let api = api.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(200) * u32::try_from(i).unwrap_or(u32::MAX)).await;
+            create_and_run(&api).await
+        }
+    });
+    let staggered = join_all(staggered).await.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    table.add("create (staggered 200 ms)", staggered.iter().map(|r| r.create).collect());
+    table
+        .add("create to first output (staggered 200 ms)", staggered.iter().map(|r| r.first_output).collect());
+
+    api.wait_until_warm().await?;
+    let began = Instant::now();
+    let burst = join_all((0..args.size).map(|_| create_and_run(&api))).await;
+    let wall = began.elapsed();
+    let failed = burst.iter().filter(|r| r.is_err()).count();
+    let burst: Vec<_> = burst.into_iter().flatten().collect();
+    table.add(&format!("create (burst {})", args.size), burst.iter().map(|r| r.create).collect());
+    table.add(
+        &format!("create to first output (burst {})", args.size),
+        burst.iter().map(|r| r.first_output).collect(),
+    );
+    table.note(&format!(
+        "burst of {}: {} completed, {failed} failed, {:.2} s",
+        args.size,
+        burst.len(),
+        wall.as_secs_f64()
+    ));
+
+    table.add("create (cold: no pool)", cold(&api, args.rounds.min(10)).await?);
+
+    let sandbox = api.create("base").await?;
+    let mut exec = Vec::new();
+    let mut shell = Vec::new();
+    for _ in 0..args.rounds * 5 {
+        exec.push(sandbox.client.start("/bin/true", &[], Duration::from_secs(30)).await?.total);
+        shell.push(sandbox.client.run("true", Duration::from_secs(30)).await?.total);
+    }
+    table.add("exec /bin/true on an existing sandbox", exec);
+    table.add("exec bash -l -c true on an existing sandbox", shell);
+    transfer::measure(&api, &sandbox, &mut table).await?;
+    api.kill(&sandbox).await?;
+
+    memory::measure(&api, args.pid, &mut table).await?;
+
+    print!("{}", table.render());
+    if let Some(dir) = args.json.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    std::fs::write(&args.json, format!("{:#}\n", json!(table.to_json())))?;
+    println!("\nfigures: {}", args.json.display());
+    Ok(())
+}
+
+struct Run {
+    create: Duration,
+    first_output: Duration,
+}
+
+/// What a user waits for: from the create call to the first command's output. The sandbox is killed outside of the time.
+async fn create_and_run(api: &Api) -> anyhow::Result<Run> {
+    let started = Instant::now();
+    let sandbox = api.create("base").await?;
+    let create = started.elapsed();
+    let ran = sandbox.client.run(FIRST_COMMAND, Duration::from_secs(60)).await;
+    let first_output = started.elapsed();
+    api.kill(&sandbox).await?;
+    let ran = ran?;
+    anyhow::ensure!(ran.exit_code == 0 && ran.stdout.starts_with(b"v"), "node -v printed {ran:?}");
+    Ok(Run { create, first_output })
+}
+
+/// Creates that the warm pool cannot serve: from the template `bench-cold`, which no pool holds.
+async fn cold(api: &Api, rounds: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        let started = Instant::now();
+        let sandbox: Created = api.create("bench-cold").await?;
+        times.push(started.elapsed());
+        api.kill(&sandbox).await?;
+    }
+    Ok(times)
+}

@@ -1,0 +1,40 @@
+//! Finds the sandbox that a signed URL is of.
+//!
+//! A client that reaches all sandboxes at one address makes signed URLs without a sandbox's name in them. The signature
+//! contains the sandbox's 256-bit token, so at most one sandbox can have made it.
+
+use async_trait::async_trait;
+use hutch_node_api::{SignedFile, SignedUrls};
+use hutch_types::SandboxId;
+use hutch_types::signed::{SignatureError, Signed};
+
+use crate::App;
+use crate::error::chain;
+
+#[async_trait]
+impl SignedUrls for App {
+    async fn sandbox_of(&self, file: &SignedFile) -> Option<SandboxId> {
+        // Anybody may ask: a bounded number of look-ups at a time, so that nobody else waits for the store.
+        let _turn = self.0.signed_lookups.acquire().await.ok()?;
+        let live = match self.0.store.live_sandboxes().await {
+            Ok(live) => live,
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "a signed URL could not be looked up");
+                return None;
+            }
+        };
+        let signed = Signed {
+            path: &file.path,
+            operation: file.operation,
+            username: &file.username,
+            expiration: file.expiration,
+        };
+        live.into_iter()
+            .filter(|sandbox| sandbox.state.is_shown_running())
+            .find(|sandbox| {
+                let checked = signed.check(Some(&file.signature), &sandbox.asked.access_token, i64::MIN);
+                matches!(checked, Ok(()) | Err(SignatureError::Expired))
+            })
+            .map(|sandbox| sandbox.asked.id)
+    }
+}

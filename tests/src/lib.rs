@@ -1,0 +1,1 @@
+//! Contract and cluster tests on the fake runtime.
