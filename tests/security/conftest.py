@@ -1,4 +1,4 @@
-"""Every test here ends with a look at the server and at a neighbour: whatever a hostile guest or client did, they answer."""
+"""Every test here ends with a look at the server and at a neighbour: they answer, whatever was done to them."""
 
 import time
 

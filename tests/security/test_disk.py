@@ -86,7 +86,8 @@ def test_the_disk_has_the_size_that_was_asked_for(sandbox):
 
 
 def test_files_run_out_before_anything_else_does(sandbox, server):
-    script = "mkdir /tmp/many && cd /tmp/many && python3 -c 'import itertools\nfor n in itertools.count(): open(str(n), \"w\").close()'"
+    files = 'import itertools\nfor n in itertools.count(): open(str(n), "w").close()'
+    script = f"mkdir /tmp/many && cd /tmp/many && python3 -c '{files}'"
     begun = time.monotonic()
     with pytest.raises(CommandExitException) as full:
         sandbox.commands.run(script, timeout=120)

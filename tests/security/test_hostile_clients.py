@@ -68,7 +68,7 @@ def test_headers_that_are_too_large_for_a_sandbox_are_turned_away(server, victim
 def test_clients_that_drip_are_cut_and_disturb_nobody(server):
     dripping = []
     try:
-        for number in range(400):
+        for _ in range(400):
             stream = open_socket(server)
             stream.sendall(b"GET /health HTTP/1.1\r\nHost: local")
             stream.setblocking(False)
@@ -105,7 +105,8 @@ def test_a_body_that_never_comes_is_not_waited_for_for_ever(server):
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 50\r\n\r\nhello",
         b"POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
         b"POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFFF\r\nx",
@@ -164,7 +165,13 @@ def test_file_paths_do_not_leave_the_sandbox(server, victim, api, tmp_path):
     try:
         token = token_of(api, victim)
         for place in places:
-            for prefix in ["", "/../../../../../../..", "../../../../../../../../..", "/proc/1/root", "/proc/self/root/.."]:
+            for prefix in [
+                "",
+                "/../../../../../../..",
+                "../../../../../../../../..",
+                "/proc/1/root",
+                "/proc/self/root/..",
+            ]:
                 for user in ["user", "root"]:
                     reply = exchange(
                         server,
@@ -178,7 +185,9 @@ def test_file_paths_do_not_leave_the_sandbox(server, victim, api, tmp_path):
         # Through links that the guest makes.
         victim.commands.run(f"ln -sfn /proc/1/root /tmp/root; ln -sfn {places[1]} /tmp/link", user="root")
         for path in [f"/tmp/root{places[1]}", "/tmp/link"]:
-            reply = exchange(server, "GET", f"/files?path={path}&username=root", "localhost", envd.headers(victim.sandbox_id, token))
+            reply = exchange(
+                server, "GET", f"/files?path={path}&username=root", "localhost", envd.headers(victim.sandbox_id, token)
+            )
             assert reply.status in (400, 401, 403, 404, 500) and secret not in reply.text
         for path in ["/tmp/root/etc/evil", "../../../../../../../../../../etc/evil"]:
             victim.files.write(path, secret, user="root")
@@ -192,10 +201,12 @@ def test_names_in_uploads_do_not_leave_the_sandbox(server, victim, api):
     name = f"evil-{uuid.uuid4().hex}"
     boundary = "xXx"
     for filename in [f"../../../../../../../../tmp/{name}", f"/tmp/{name}", f"..\\..\\{name}", f"a/../../{name}\\x00"]:
-        body = (
-            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{filename}"\r\n\r\nx\r\n--{boundary}--\r\n'
-        ).encode()
-        fields = {**envd.headers(victim.sandbox_id, token_of(api, victim)), "Content-Type": f"multipart/form-data; boundary={boundary}"}
+        disposition = f'Content-Disposition: form-data; name="file"; filename="{filename}"'
+        body = f"--{boundary}\r\n{disposition}\r\n\r\nx\r\n--{boundary}--\r\n".encode()
+        fields = {
+            **envd.headers(victim.sandbox_id, token_of(api, victim)),
+            "Content-Type": f"multipart/form-data; boundary={boundary}",
+        }
         reply = exchange(server, "POST", "/files", "localhost", fields, body)
         assert reply.status in (200, 400), reply.text
     for folder in [Path("/tmp"), Path("/"), Path("/home"), Path("/root")]:
@@ -222,7 +233,9 @@ def test_a_hundred_megabytes_of_output_cost_the_server_nothing(server, victim, a
 def test_a_client_that_does_not_read_stops_nobody(server, victim, api, neighbour):
     before = server.memory_bytes()
     token = token_of(api, victim)
-    with envd.start(server, victim.sandbox_id, token, "head -c 100M /dev/zero | tr '\\0' x; touch /tmp/through") as stream:
+    with envd.start(
+        server, victim.sandbox_id, token, "head -c 100M /dev/zero | tr '\\0' x; touch /tmp/through"
+    ) as stream:
         stream.recv(100)
         wait_for("envd", lambda: victim.commands.run("echo hi").stdout == "hi\n")
         assert neighbour.commands.run("echo hi").stdout == "hi\n"
@@ -268,11 +281,17 @@ def test_hostile_messages_to_envd_are_refused(server, victim, api):
 
 def test_requests_that_are_cut_leave_nothing_behind(server, victim, api):
     token = token_of(api, victim)
-    fields = {**envd.headers(victim.sandbox_id, token), "Content-Type": "application/octet-stream", "Content-Length": "100000000"}
+    fields = {
+        **envd.headers(victim.sandbox_id, token),
+        "Content-Type": "application/octet-stream",
+        "Content-Length": "100000000",
+    }
     for _ in range(20):
         with open_socket(server) as stream:
             stream.sendall(head("POST", "/files?path=/tmp/cut", "localhost", fields) + b"x" * 100_000)
     assert victim.commands.run("ls /tmp | wc -l", timeout=20).exit_code == 0
     with open_socket(server) as stream:
-        stream.sendall(head("GET", "/health", "localhost", {**envd.headers(victim.sandbox_id, token), "Connection": "close"}))
+        stream.sendall(
+            head("GET", "/health", "localhost", {**envd.headers(victim.sandbox_id, token), "Connection": "close"})
+        )
         assert read_reply(stream).status == 204

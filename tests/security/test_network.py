@@ -64,11 +64,14 @@ def prison(create_for_module):
     return create_for_module(timeout=900)
 
 
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module")
 def outside():
     """An HTTP server at an address that is not this machine's and not private."""
     name = f"hutchout{uuid.uuid4().hex[:6]}"
-    run = lambda *command: subprocess.run(command, check=True, capture_output=True)
     run("ip", "netns", "add", name)
     server = None
     try:
@@ -108,7 +111,7 @@ def test_services_of_the_host_are_not_reached(prison, server):
         targets = [(address, visits.port) for address, _ in addresses(4)]
         targets += [(gateway(prison), visits.port), ("127.0.0.1", on_loopback.port), ("localhost", on_loopback.port)]
         targets += [("0.0.0.0", visits.port), ("127.1.2.3", on_loopback.port), ("::ffff:127.0.0.1", on_loopback.port)]
-        for address, link in addresses(6):
+        for address, _ in addresses(6):
             targets.append((f"{address}%eth0" if address.startswith("fe80") else address, visits6.port))
         targets += [(address, server.address[1]) for address, _ in addresses(4)]
         targets += [(gateway(prison), server.address[1]), (gateway(prison), 22), (gateway(prison), 49983)]
@@ -118,8 +121,23 @@ def test_services_of_the_host_are_not_reached(prison, server):
 
 
 def test_private_and_special_ranges_are_not_reached(prison):
-    ranges = ["10.0.0.1", "10.200.0.1", "10.255.255.53", "172.16.0.1", "172.31.255.254", "192.168.0.1", "192.168.1.1", "100.64.0.1",
-              "169.254.169.254", "169.254.170.2", "198.18.0.1", "192.0.0.1", "224.0.0.251", "255.255.255.255", "0.0.0.0"]
+    ranges = [
+        "10.0.0.1",
+        "10.200.0.1",
+        "10.255.255.53",
+        "172.16.0.1",
+        "172.31.255.254",
+        "192.168.0.1",
+        "192.168.1.1",
+        "100.64.0.1",
+        "169.254.169.254",
+        "169.254.170.2",
+        "198.18.0.1",
+        "192.0.0.1",
+        "224.0.0.251",
+        "255.255.255.255",
+        "0.0.0.0",
+    ]
     targets = [(address, port) for address in ranges for port in (80,)]
     targets += [("fd00:ec2::254", 80), ("fe80::1%eth0", 80), ("ff02::1%eth0", 80)]
     assert probe(prison, targets) == []
@@ -164,7 +182,9 @@ def test_the_guest_cannot_change_its_network(prison):
         "ip netns add x",
         "tc qdisc add dev eth0 root netem delay 1s",
     ]:
-        out = prison.commands.run(f"PATH=$PATH:/usr/sbin:/sbin; {{ {script}; }} >/dev/null 2>&1 && echo done || echo refused", user="root")
+        out = prison.commands.run(
+            f"PATH=$PATH:/usr/sbin:/sbin; {{ {script}; }} >/dev/null 2>&1 && echo done || echo refused", user="root"
+        )
         assert out.stdout == "refused\n", script
 
 

@@ -23,7 +23,7 @@ const EX_USAGE: u8 = 64;
 
 /// Self-hosted, E2B-compatible sandboxes.
 #[derive(Debug, Parser)]
-#[command(name = "hutch", version, about, disable_help_subcommand = true)]
+#[command(name = "hutch", version, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

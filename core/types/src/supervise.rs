@@ -81,7 +81,7 @@ mod tests {
         let s = Supervisor::new();
         s.spawn("panics", async { panic!("on purpose") });
         let (tx, rx) = tokio::sync::oneshot::channel();
-        s.spawn("works", async move { drop(tx.send(7)) });
+        s.spawn("works", async move { tx.send(7).unwrap() });
         assert_eq!(rx.await, Ok(7));
     }
 }

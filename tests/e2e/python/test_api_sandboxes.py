@@ -84,7 +84,10 @@ def test_an_idempotency_key_gives_the_same_sandbox(make, api):
 
 def test_a_refresh_only_prolongs(make, api):
     sandbox = make(timeout=100).json()["sandboxID"]
-    end = lambda: api.get(f"/sandboxes/{sandbox}").json()["endAt"]
+
+    def end() -> str:
+        return api.get(f"/sandboxes/{sandbox}").json()["endAt"]
+
     before = end()
     assert api.post(f"/sandboxes/{sandbox}/refreshes", json={"duration": 20}).status_code == 204
     assert end() == before
@@ -145,8 +148,11 @@ def test_logs_tell_what_ran(make, api, create):
 def test_latest_metrics_of_several(make, api):
     ids = [make().json()["sandboxID"] for _ in range(2)]
     query = {"sandbox_ids": ",".join([*ids, "i" + "0" * 19])}
-    read = lambda: api.get("/sandboxes/metrics", params=query).json()["sandboxes"]
-    wait_for("metrics of both", lambda: set(read()) == set(ids), within=30, every=0.3)
+
+    def both() -> bool:
+        return set(api.get("/sandboxes/metrics", params=query).json()["sandboxes"]) == set(ids)
+
+    wait_for("metrics of both", both, within=30, every=0.3)
     assert api.get("/sandboxes/metrics", params={"sandbox_ids": ",".join(["i" + "0" * 19] * 101)}).status_code == 400
     assert api.get(f"/sandboxes/{ids[0]}/metrics", params={"start": "yesterday"}).status_code == 400
 

@@ -36,7 +36,13 @@ def filled(path: str) -> str:
 
 def test_the_document_describes_the_contract(document):
     assert document["openapi"].startswith("3.")
-    for path in ["/sandboxes", "/v2/sandboxes", "/sandboxes/{sandboxID}", "/v2/sandboxes/{sandboxID}/connect", "/health"]:
+    for path in [
+        "/sandboxes",
+        "/v2/sandboxes",
+        "/sandboxes/{sandboxID}",
+        "/v2/sandboxes/{sandboxID}/connect",
+        "/health",
+    ]:
         assert path in document["paths"], path
     text = json.dumps(document)
     for name in set(re.findall(r'"#/components/schemas/([^"]+)"', text)):
@@ -76,15 +82,18 @@ def test_a_refused_request_leaves_the_connection_usable(server):
                 assert reply.headers.get("connection") != "close"
 
 
-def test_what_comes_later_says_so(document, api):
+def test_what_comes_later_says_so(document, api, create):
+    sandbox = create().sandbox_id
     later = [(m, p) for m, p, operation in operations(document) if "501" in operation["responses"]]
     assert len(later) > 10
     for method, path in later:
-        reply = api.request(method, filled(path))
+        reply = api.request(method, filled(path.replace("{sandboxID}", sandbox)))
         assert reply.status_code == 501, f"{method} {path}: {reply.status_code}"
         assert "not supported by this version" in reply.json()["message"]
     for path in ["/sandboxes/{sandboxID}/pause", "/sandboxes/{sandboxID}/snapshots", "/v3/templates"]:
         assert ("post", path) in later, path
+    for path in ["pause", "fork", "snapshots"]:
+        assert api.post(filled(f"/sandboxes/{{sandboxID}}/{path}")).status_code == 404, path
 
 
 def test_unknown_routes_and_methods_are_json(api):
@@ -94,7 +103,17 @@ def test_unknown_routes_and_methods_are_json(api):
 
 def test_malformed_json_is_a_400(api):
     deep = "[" * 100_000
-    for body in ["", "{", "[]", "null", "{}", '{"templateID":7}', '{"templateID":"base","timeout":-5}', deep, "\x00\xff"]:
+    for body in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"templateID":7}',
+        '{"templateID":"base","timeout":-5}',
+        deep,
+        "\x00\xff",
+    ]:
         reply = api.post("/v2/sandboxes", content=body.encode("latin-1"), headers={"Content-Type": "application/json"})
         assert reply.status_code == 400, f"{body[:30]!r}: {reply.status_code} {reply.text}"
         assert reply.json()["code"] == 400 and reply.json()["message"]

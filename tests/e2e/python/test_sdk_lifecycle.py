@@ -37,7 +37,8 @@ def test_a_created_sandbox_answers_and_says_what_it_is(create):
 
 
 def test_sandboxes_differ_in_what_identifies_a_machine(create):
-    script = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; head -c 16 /dev/urandom | sha256sum | cut -c 1-32"
+    ids = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id"
+    script = f"{ids}; head -c 16 /dev/urandom | sha256sum | cut -c 1-32"
     outputs = [create().commands.run(script).stdout.split() for _ in range(2)]
     assert all(len(output) == 4 for output in outputs), outputs
     for mine, others in zip(*outputs, strict=True):

@@ -28,7 +28,10 @@ def census(own: OwnServer) -> dict[str, int]:
         "mounts": sum(mount_dir in line or f"{own.data_dir}/" in line for line in _mounts()),
         "loop devices": _output("losetup", "--list", "--noheadings", "--output", "BACK-FILE").count(f"{own.data_dir}/"),
         "control groups": sum(
-            path.is_dir() for pattern in (group, f"*/{group}") for root in CGROUPS.glob(pattern) for path in root.rglob("*")
+            path.is_dir()
+            for pattern in (group, f"*/{group}")
+            for root in CGROUPS.glob(pattern)
+            for path in root.rglob("*")
         ),
         "instances": _entries(node / "instances"),
         "runc containers": _entries(node / "runc"),
@@ -42,7 +45,9 @@ def init_of(pid: int) -> int:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and (entry / "ns/pid").readlink() == namespace:
-                numbers = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("NSpid:"))
+                numbers = next(
+                    line for line in (entry / "status").read_text().splitlines() if line.startswith("NSpid:")
+                )
                 if numbers.split()[-1] == "1":
                     return int(entry.name)
     raise AssertionError(f"process {pid} is in no sandbox")

@@ -31,7 +31,9 @@ class OwnServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.key = self.run("key", "create", "--name", f"own-{uuid.uuid4()}", "--data-dir", str(data_dir)).stdout.strip()
+        self.key = self.run(
+            "key", "create", "--name", f"own-{uuid.uuid4()}", "--data-dir", str(data_dir)
+        ).stdout.strip()
 
     @property
     def url(self) -> str:

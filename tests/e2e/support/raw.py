@@ -116,4 +116,3 @@ def connect_frames(stream: socket.socket) -> Iterator[tuple[int, bytes]]:
         yield flags, response.read(size)
         if flags & 2:
             return
-
