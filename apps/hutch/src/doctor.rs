@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use hutch_disk::{Check as DiskCheck, DiskSupport};
-use hutch_net::{Check as NetCheck, NetSupport};
-use hutch_runtime_oci::{Check as OciCheck, OciSupport};
+use hutch_disk::DiskSupport;
+use hutch_net::NetSupport;
+use hutch_runtime_oci::OciSupport;
+use hutch_types::Check;
 
 use crate::config::Config;
 use crate::node;
@@ -20,29 +21,21 @@ struct Line {
 pub fn run(config: &Config) -> bool {
     let mut lines = vec![kernel(), kvm(), program("runsc", "gVisor is not supported by this version yet")];
     let oci = OciSupport::detect(&config.node.runc, Some(&config.criu()));
-    for (name, required, check) in oci_checks(oci) {
-        let ok = check.works();
-        let (OciCheck::Works(text) | OciCheck::Fails(text)) = check;
-        lines.push(Line { name: name.to_owned(), ok, required, text });
-    }
     let disk = DiskSupport::detect(&node::node_dir(config));
-    for (name, check) in [
-        ("overlayfs", disk.overlay),
-        ("loop devices", disk.loop_devices),
-        ("ext4 disks", disk.ext4),
-        ("data directory", disk.data_dir),
-    ] {
-        let ok = check.works();
-        let (DiskCheck::Works(text) | DiskCheck::Fails(text)) = check;
-        lines.push(Line { name: name.to_owned(), ok, required: true, text });
-    }
     let net = NetSupport::detect();
-    for (name, check) in
-        [("veth pairs", net.veth), ("nftables", net.nftables), ("forwarding", net.forwarding)]
-    {
+    let others = [
+        ("overlayfs", true, disk.overlay),
+        ("loop devices", true, disk.loop_devices),
+        ("ext4 disks", true, disk.ext4),
+        ("data directory", true, disk.data_dir),
+        ("veth pairs", true, net.veth),
+        ("nftables", true, net.nftables),
+        ("forwarding", true, net.forwarding),
+    ];
+    for (name, required, check) in oci_checks(oci).into_iter().chain(others) {
         let ok = check.works();
-        let (NetCheck::Works(text) | NetCheck::Fails(text)) = check;
-        lines.push(Line { name: name.to_owned(), ok, required: true, text });
+        let (Check::Works(text) | Check::Fails(text)) = check;
+        lines.push(Line { name: name.to_owned(), ok, required, text });
     }
     if !net.dropping_chains.is_empty() {
         lines.push(Line {
@@ -81,7 +74,7 @@ pub fn isolation_reason() -> String {
 }
 
 /// What containers need, each with its name and whether nothing runs without it.
-pub fn oci_checks(support: OciSupport) -> [(&'static str, bool, OciCheck); 6] {
+pub fn oci_checks(support: OciSupport) -> [(&'static str, bool, Check); 6] {
     [
         ("root", true, support.root),
         ("runc", true, support.runc),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use hutch_disk::{DiskConfig, DiskStore};
 use hutch_net::{NetConfig, Network};
-use hutch_runtime_oci::{Check, OciConfig, OciRuntime, OciSupport};
+use hutch_runtime_oci::{OciConfig, OciRuntime, OciSupport};
+use hutch_types::Check;
 use hutch_types::supervise::Supervisor;
 
 use crate::config::Config;

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::{doctor, node, welcome};
 
 /// How long requests in flight get at shutdown.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
 /// The template that is kept warm, and its tag.
 const WARM_TEMPLATE: &str = "base";
 const WARM_TAG: &str = "default";

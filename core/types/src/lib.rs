@@ -2,6 +2,7 @@
 //!
 //! This crate knows no I/O, no HTTP, no SQL and no kernel interface. Everything may depend on it.
 
+pub mod check;
 pub mod clock;
 pub mod ids;
 pub mod secret;
@@ -10,6 +11,7 @@ pub mod state;
 pub mod supervise;
 pub mod units;
 
+pub use check::Check;
 pub use clock::{Clock, Timestamp};
 pub use ids::{BuildId, IdError, InstanceId, NodeId, SandboxId, TeamId, TemplateId};
 pub use secret::Secret;

@@ -40,4 +40,4 @@ pub use error::{DiskError, ImportError};
 pub use image::{Image, ImageConfig, LayerId};
 pub use import::{ImportLimits, ImportProgress, Imported};
 pub use store::{DiskStore, Swept};
-pub use support::{Check, DiskSupport};
+pub use support::DiskSupport;

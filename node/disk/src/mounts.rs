@@ -194,7 +194,7 @@ mod tests {
     fn unmounting_what_is_not_mounted_is_no_error() {
         let dir = tempfile::tempdir().expect("tempdir");
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP not root");
+            println!("SKIP: mounts: not root");
             return;
         }
         assert_eq!(unmount(dir.path()).expect("fine"), 0);

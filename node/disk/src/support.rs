@@ -3,21 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-/// The answer to one question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Check {
-    /// It works; with a remark where there is one.
-    Works(String),
-    /// It does not, and what to do about it.
-    Fails(String),
-}
-
-impl Check {
-    /// Whether it works.
-    pub fn works(&self) -> bool {
-        matches!(self, Self::Works(_))
-    }
-}
+use hutch_types::Check;
 
 /// What disks need from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -42,4 +42,4 @@ pub use error::NetError;
 pub use network::Network;
 pub use slot::Slot;
 pub use subnet::{Subnet, SubnetError};
-pub use support::{Check, NetSupport};
+pub use support::NetSupport;

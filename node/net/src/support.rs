@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hutch_types::Check;
 use rustix::thread::UnshareFlags;
 
 use crate::config::NetConfig;
@@ -16,22 +17,6 @@ use crate::netlink::Client;
 use crate::{nft, rules, sysctl};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-
-/// The answer to one question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Check {
-    /// It works; with a remark where there is one.
-    Works(String),
-    /// It does not, and what to do about it.
-    Fails(String),
-}
-
-impl Check {
-    /// Whether it works.
-    pub fn works(&self) -> bool {
-        matches!(self, Self::Works(_))
-    }
-}
 
 /// What the network of sandboxes needs from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,4 +30,4 @@ mod teardown;
 
 pub use config::OciConfig;
 pub use runtime::OciRuntime;
-pub use support::{Check, OciSupport};
+pub use support::OciSupport;

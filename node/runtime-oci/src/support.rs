@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hutch_types::Check;
+
 use crate::cgroup::{Layout, Version};
 
 /// The oldest runc whose user namespaces, cgroups and seccomp do what the configuration asks for.
@@ -19,22 +21,6 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 /// A version is answered in milliseconds.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// The answer to one question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Check {
-    /// It works; with a remark where there is one.
-    Works(String),
-    /// It does not, and what to do about it.
-    Fails(String),
-}
-
-impl Check {
-    /// Whether it works.
-    pub fn works(&self) -> bool {
-        matches!(self, Self::Works(_))
-    }
-}
 
 /// What containers need from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +52,7 @@ impl OciSupport {
             criu: program(
                 criu.unwrap_or(Path::new("criu")),
                 LEAST_CRIU,
-                "run `make setup`, or install CRIU 4.2 or later, to pause sandboxes with their memory",
+                "run `make run`, or install CRIU 4.2 or later, to pause sandboxes with their memory",
             ),
         }
     }

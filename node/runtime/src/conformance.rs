@@ -90,7 +90,7 @@ pub async fn run(fixture: &dyn Fixture) {
 }
 
 fn skipped(what: &str) {
-    eprintln!("SKIP {what}: the backend does not have it");
+    eprintln!("not applicable to this backend: {what}");
 }
 
 pub(crate) struct Suite<'a> {

@@ -161,6 +161,18 @@ def test_a_websocket_may_be_quiet(inside, server):
     connection.close()
 
 
+@pytest.mark.parametrize("port", [ALL, IPV4])
+def test_an_upgraded_connection_can_be_half_closed(inside, server, port):
+    data = bytes(range(256)) * 5000
+    with open_socket(server) as stream, stream.makefile("rb") as answer:
+        stream.sendall(head("GET", "/raw", host_of(inside, port), {"Connection": "Upgrade", "Upgrade": "raw"}))
+        assert answer.readline().split()[1] == b"101"
+        http.client.parse_headers(answer)
+        stream.sendall(data)
+        stream.shutdown(socket.SHUT_WR)
+        assert answer.read().decode() == hashlib.sha256(data).hexdigest()
+
+
 def test_server_sent_events_are_not_held_back(inside, server):
     with open_socket(server) as stream:
         stream.sendall(head("GET", "/events", host_of(inside, IPV4)))

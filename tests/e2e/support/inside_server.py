@@ -26,6 +26,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/ws":
             return self.websocket()
+        if self.path == "/raw":
+            return self.raw()
         if self.path == "/events":
             return self.events()
         if self.path.startswith("/bytes/"):
@@ -70,6 +72,15 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             time.sleep(0.3)
         self.close_connection = True
+
+    def raw(self):
+        """After the upgrade: everything until the client shuts its sending side, then an answer to all of it."""
+        self.send_response(101)
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Upgrade", "raw")
+        self.end_headers()
+        self.close_connection = True
+        self.wfile.write(hashlib.sha256(self.rfile.read()).hexdigest().encode())
 
     def websocket(self):
         key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

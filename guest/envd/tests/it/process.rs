@@ -106,7 +106,11 @@ async fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
 async fn stdin_is_written_in_order_and_closed() {
     with_envd(async |envd| {
         let client = envd.json_client();
-        let mut stream = client.start(sh_with_stdin("cat")).await.unwrap();
+        // It stays until both closes are made: a process that has ended is not found any more.
+        let dir = tempfile::tempdir().unwrap();
+        let gate = dir.path().join("closed");
+        let script = format!("cat; until [ -e {} ]; do sleep 0.01; done", gate.display());
+        let mut stream = client.start(sh_with_stdin(&script)).await.unwrap();
         let mut seen = started!(stream);
         let pid = seen.pid;
         client.send_input(input(pid, Input::Stdin(b"one\n".to_vec()))).await.unwrap();
@@ -134,6 +138,7 @@ async fn stdin_is_written_in_order_and_closed() {
                 .await
                 .unwrap();
         }
+        std::fs::write(&gate, "").unwrap();
         while next!(stream, seen) {}
         assert_eq!((seen.stdout(), seen.exit_code()), ("one\ntwo\nthree\n", 0));
     })

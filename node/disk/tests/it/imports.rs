@@ -287,11 +287,11 @@ fn a_data_directory_made_for_another_shift_is_refused() {
     assert!(matches!(DiskStore::open(config), Err(DiskError::Config { .. })));
 }
 
-/// `HUTCH_TEST_ROOTFS=/path/to/rootfs.tar` measures a real one.
+/// `HUTCH_TEST_BASE_TAR=/path/to/rootfs.tar` measures a real one.
 #[test]
 fn a_real_root_filesystem_is_imported() {
-    let Some(path) = std::env::var_os("HUTCH_TEST_ROOTFS") else {
-        println!("SKIP a_real_root_filesystem_is_imported: HUTCH_TEST_ROOTFS is not set");
+    let Some(path) = std::env::var_os("HUTCH_TEST_BASE_TAR") else {
+        println!("SKIP: a_real_root_filesystem_is_imported: HUTCH_TEST_BASE_TAR is not set");
         return;
     };
     let Some(fixture) = Fixture::new("a_real_root_filesystem_is_imported") else { return };

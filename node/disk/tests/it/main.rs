@@ -24,13 +24,13 @@ impl Fixture {
     /// `None`, with a visible reason, where disks cannot be made.
     fn new(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP {test}: not root");
+            println!("SKIP: {test}: not root");
             return None;
         }
         let data = tempfile::tempdir().expect("tempdir");
         let support = DiskSupport::detect(data.path());
         if !support.works() {
-            println!("SKIP {test}: {support:?}");
+            println!("SKIP: {test}: {support:?}");
             return None;
         }
         Some(Self { data, mounts: PathBuf::from(format!("/run/hutch-test-{}", random_base36(10))) })

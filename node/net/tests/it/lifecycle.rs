@@ -224,7 +224,7 @@ fn the_interface_of_a_sandbox_that_died_goes_by_itself() {
 fn the_host_is_described() {
     let support = NetSupport::detect();
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP the_host_is_described: not root");
+        println!("SKIP: the_host_is_described: not root");
         assert!(!support.works());
         return;
     }

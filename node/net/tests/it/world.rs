@@ -67,12 +67,12 @@ pub fn in_empty_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
         Command::new(tool).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
     });
     if let Some(tool) = tools {
-        println!("SKIP {name}: {tool} is missing");
+        println!("SKIP: {name}: {tool} is missing");
         return;
     }
     let support = NetSupport::detect();
     if !support.works() {
-        println!("SKIP {name}: {support:?}");
+        println!("SKIP: {name}: {support:?}");
         return;
     }
     let outcome = std::thread::spawn(move || {

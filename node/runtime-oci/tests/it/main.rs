@@ -1,6 +1,6 @@
 //! Containers for real: the conformance suite, what hostile guests try, what ordinary programs need, how long things take.
 //!
-//! Needs root, runc, a root filesystem (`HUTCH_TEST_ROOTFS`, else `.hutch/templates/base.tar` of the repository) and the guest
+//! Needs root, runc, a root filesystem (`HUTCH_TEST_BASE_TAR`, which `make test` sets) and the guest
 //! binaries (`HUTCH_TEST_GUEST_DIR`, else `target/release/guest`). Where one is missing it says so and does nothing.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a failed check is a panic")]
@@ -21,7 +21,7 @@ async fn containers() -> anyhow::Result<()> {
     let rig = match rig::Rig::new()? {
         Ok(rig) => rig,
         Err(reason) => {
-            eprintln!("SKIP containers: {reason}");
+            eprintln!("SKIP: containers: {reason}");
             return Ok(());
         }
     };

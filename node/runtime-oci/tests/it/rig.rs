@@ -43,7 +43,7 @@ impl Rig {
         let path = |variable: &str, default: &str| {
             std::env::var_os(variable).map_or_else(|| repository.join(default), PathBuf::from)
         };
-        let rootfs = path("HUTCH_TEST_ROOTFS", ".hutch/templates/base.tar");
+        let rootfs = path("HUTCH_TEST_BASE_TAR", ".hutch/tools/base.tar");
         let guest = path("HUTCH_TEST_GUEST_DIR", "target/release/guest");
         for needed in [&rootfs, &guest.join("envd"), &guest.join("init")] {
             if !needed.is_file() {
