@@ -72,13 +72,21 @@ fn how_to(url: &str, key: &str) -> String {
   export E2B_SANDBOX_URL={url}
   export E2B_API_KEY={key}
 
-  Python (pip install e2b)                      JavaScript (npm install e2b)
+  Python (pip install e2b):
 
-  from e2b import Sandbox                       import {{ Sandbox }} from 'e2b'
-  sandbox = Sandbox.create()                    const sandbox = await Sandbox.create()
-  run = sandbox.commands.run("echo hello")      const run = await sandbox.commands.run('echo hello')
-  print(run.stdout)                             console.log(run.stdout)
-  sandbox.kill()                                await sandbox.kill()
+from e2b import Sandbox
+sandbox = Sandbox.create()
+run = sandbox.commands.run("echo hello")
+print(run.stdout)
+sandbox.kill()
+
+  JavaScript (npm install e2b), in a file ending in .mjs:
+
+import {{ Sandbox }} from 'e2b'
+const sandbox = await Sandbox.create()
+const run = await sandbox.commands.run('echo hello')
+console.log(run.stdout)
+await sandbox.kill()
 
   Stop with Ctrl-C: sandboxes go on running, and the next start takes them over.
 "#
