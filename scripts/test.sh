@@ -95,7 +95,8 @@ if [ -x "$tools_dir/criu/criu" ]; then export HUTCH_TEST_CRIU=$tools_dir/criu/cr
 if cargo nextest --version >/dev/null 2>&1; then
   run_tests "workspace tests" "$logs/workspace" cargo nextest run --locked --workspace --no-fail-fast \
     --no-tests pass --success-output final --failure-output immediate --status-level fail
-  run_tests "documentation tests" "$logs/doc" cargo test --locked --workspace --doc --no-fail-fast
+  # The generated code's examples are not meant to be compiled.
+  run_tests "documentation tests" "$logs/doc" cargo test --locked --workspace --exclude hutch-proto --doc --no-fail-fast
 else
   run_tests "workspace tests" "$logs/workspace" cargo test --locked --workspace --no-fail-fast -- --show-output
 fi
