@@ -1,6 +1,7 @@
 """What sandboxes reach over the network, and what not."""
 
 import json
+import os
 import subprocess
 import uuid
 from pathlib import Path
@@ -11,8 +12,10 @@ from support import inside_server
 from support.host import addresses, service
 from support.wait import wait_for
 
-# An address that stands for the internet: documentation range, routed to a namespace of this machine for the test.
-OUTSIDE, ROUTER = "203.0.113.77", "203.0.113.76"
+# An address that stands for the internet: documentation range, routed to a namespace of this machine for the test. Workers
+# that run at the same time have one each.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+ROUTER, OUTSIDE = f"203.0.113.{64 + 2 * WORKER}", f"203.0.113.{65 + 2 * WORKER}"
 
 PROBE = """
 import concurrent.futures, json, socket, sys
