@@ -13,6 +13,29 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+/// A client's connection as [`crate::Front`] serves it: plain, or what TLS leaves of it.
+pub trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// From now on, dropping the stream resets the connection, so that the client sees it break off. What the kernel has sent
+    /// already still arrives before the reset.
+    ///
+    /// # Errors
+    /// The socket's; the connection is gone already then.
+    fn reset_when_dropped(&self) -> io::Result<()>;
+}
+
+impl ClientStream for TcpStream {
+    fn reset_when_dropped(&self) -> io::Result<()> {
+        self.set_zero_linger()
+    }
+}
+
+impl<S: ClientStream> ClientStream for TlsStream<S> {
+    fn reset_when_dropped(&self) -> io::Result<()> {
+        self.get_ref().0.reset_when_dropped()
+    }
+}
 
 /// Says that a connection is to be cut off rather than closed.
 #[derive(Debug, Clone, Default)]
@@ -30,29 +53,28 @@ impl Cut {
 
 /// A client's connection that is reset when it is dropped after its [`Cut`] was set, and closed in order otherwise.
 #[derive(Debug)]
-pub(crate) struct Cuttable {
-    stream: TcpStream,
+pub(crate) struct Cuttable<S: ClientStream> {
+    stream: S,
     cut: Cut,
 }
 
-impl Cuttable {
-    pub(crate) fn new(stream: TcpStream, cut: Cut) -> Self {
+impl<S: ClientStream> Cuttable<S> {
+    pub(crate) fn new(stream: S, cut: Cut) -> Self {
         Self { stream, cut }
     }
 }
 
-impl Drop for Cuttable {
+impl<S: ClientStream> Drop for Cuttable<S> {
     fn drop(&mut self) {
-        // What the kernel has sent already still arrives before the reset.
         if self.cut.is_set()
-            && let Err(error) = self.stream.set_zero_linger()
+            && let Err(error) = self.stream.reset_when_dropped()
         {
             tracing::debug!(%error, "a connection could not be reset");
         }
     }
 }
 
-impl AsyncRead for Cuttable {
+impl<S: ClientStream> AsyncRead for Cuttable<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -62,7 +84,7 @@ impl AsyncRead for Cuttable {
     }
 }
 
-impl AsyncWrite for Cuttable {
+impl<S: ClientStream> AsyncWrite for Cuttable<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

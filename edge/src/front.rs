@@ -1,10 +1,12 @@
 //! The one listener: API, and traffic to sandboxes.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::Scheme;
 use http::{Request, Response, Version};
 use http_body_util::BodyExt;
 use hutch_types::supervise::Supervisor;
@@ -14,11 +16,11 @@ use hyper_util::server::conn::auto;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
 use crate::answer::{Answer, Body, BoxError};
-use crate::cut::{Cut, Cuttable};
+use crate::cut::{ClientStream, Cut, Cuttable};
 use crate::linger::RequestBody;
 use crate::patience::{Busy, BusyGuard, Patient};
 use crate::proxy::Edge;
@@ -28,6 +30,9 @@ use crate::target::{Target, target};
 /// Bytes of an API request's body that are read and thrown away when the answer does not need them, so that the connection can be
 /// used again.
 const MAX_UNREAD_API_BODY: u64 = 16 << 20;
+
+/// Connections beyond the limit that are told so at a time; the next ones wait in the kernel's queue.
+const MAX_TURNED_AWAY: usize = 256;
 
 /// Bounds of the listener.
 #[derive(Debug, Clone)]
@@ -54,10 +59,22 @@ impl Default for FrontConfig {
     }
 }
 
-/// The listener with what is behind it.
+/// Who is at the other end of a connection. Requests carry it as an extension.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Its address.
+    pub address: SocketAddr,
+    /// What it speaks: `http`, or `https` where TLS ends before [`Front`].
+    pub scheme: Scheme,
+}
+
+/// The listener with what is behind it. Clones share their connection limit, so several listeners can lead to one.
 #[derive(Debug, Clone)]
 pub struct Front<Api> {
     config: Arc<FrontConfig>,
+    free: Arc<Semaphore>,
+    // Those that are turned away still cost a connection: their number is bounded too.
+    turned_away: Arc<Semaphore>,
     edge: Edge,
     api: Api,
     supervisor: Supervisor,
@@ -76,16 +93,31 @@ where
 {
     /// Puts `edge` and `api` behind one listener.
     pub fn new(config: FrontConfig, edge: Edge, api: Api, supervisor: Supervisor) -> Self {
-        Self { config: Arc::new(config), edge, api, supervisor }
+        Self {
+            free: Arc::new(Semaphore::new(config.max_connections)),
+            turned_away: Arc::new(Semaphore::new(MAX_TURNED_AWAY)),
+            config: Arc::new(config),
+            edge,
+            api,
+            supervisor,
+        }
     }
 
-    /// Accepts connections until shutdown. Requests in flight are finished by their own tasks.
+    /// Accepts plain connections until shutdown. Requests in flight are finished by their own tasks.
     pub async fn serve(self, listener: TcpListener) {
-        let free = Arc::new(Semaphore::new(self.config.max_connections));
-        // Those that are turned away still cost a connection: their number is bounded too.
-        let turned_away = Arc::new(Semaphore::new(256));
+        self.serve_with(listener, Scheme::HTTP, |stream, _peer| std::future::ready(Some(stream))).await;
+    }
+
+    /// Accepts connections until shutdown and serves what `handshake` makes of each; `None` ends the connection. The handshake runs
+    /// in the connection's own task and counts against the connection limit, so it needs a deadline of its own.
+    pub async fn serve_with<S, H, F>(self, listener: TcpListener, scheme: Scheme, handshake: H)
+    where
+        S: ClientStream,
+        H: Fn(TcpStream, SocketAddr) -> F + Clone + Send + 'static,
+        F: Future<Output = Option<S>> + Send + 'static,
+    {
         loop {
-            let (stream, peer) = tokio::select! {
+            let (stream, address) = tokio::select! {
                 () = self.supervisor.stopping() => return,
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -97,26 +129,40 @@ where
                     }
                 },
             };
-            let (permit, refuse) = match Arc::clone(&free).try_acquire_owned() {
-                Ok(permit) => (permit, false),
-                Err(_) => match Arc::clone(&turned_away).acquire_owned().await {
-                    Ok(permit) => (permit, true),
-                    Err(_) => return,
-                },
-            };
-            let front = self.clone();
+            let Some(turn) = self.admit().await else { return };
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(peer = %address, %error, "a connection is gone already");
+                continue;
+            }
+            let client = Client { address, scheme: scheme.clone() };
+            let (front, ready) = (self.clone(), handshake(stream, address));
             self.supervisor.spawn("connection", async move {
-                front.connection(stream, peer, refuse).await;
-                drop(permit);
+                if let Some(stream) = ready.await {
+                    front.connection(stream, client, turn.refuse).await;
+                }
+                drop(turn);
             });
         }
     }
 
-    async fn connection(self, stream: TcpStream, peer: SocketAddr, refuse: bool) {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "a connection is gone already");
-            return;
+    /// Serves one connection that was accepted elsewhere, until it ends. It counts against the connection limit.
+    pub async fn serve_stream<S: ClientStream>(self, stream: S, client: Client) {
+        if let Some(turn) = self.admit().await {
+            self.connection(stream, client, turn.refuse).await;
         }
+    }
+
+    /// Counts a connection. `None` only when the limit itself is gone, which ends the listener.
+    async fn admit(&self) -> Option<Turn> {
+        if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
+            return Some(Turn { _permit: permit, refuse: false });
+        }
+        let permit = Arc::clone(&self.turned_away).acquire_owned().await.ok()?;
+        Some(Turn { _permit: permit, refuse: true })
+    }
+
+    async fn connection<S: ClientStream>(self, stream: S, client: Client, refuse: bool) {
+        let peer = client.address;
         let busy = Busy::default();
         let cut = Cut::default();
         let io = Patient::new(
@@ -139,7 +185,8 @@ where
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
         let supervisor = self.supervisor.clone();
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(client.clone());
             let front = self.clone();
             let guard = busy.enter();
             // The other requests of an HTTP/2 connection go on; a broken one is reset alone there.
@@ -185,6 +232,13 @@ where
             Err(error) => Answer::BadRequest(error.to_string()).respond(request.headers()),
         }
     }
+}
+
+/// A counted connection.
+#[derive(Debug)]
+struct Turn {
+    _permit: OwnedSemaphorePermit,
+    refuse: bool,
 }
 
 /// A body that marks its connection as busy until it is sent, and cuts it off when it breaks.

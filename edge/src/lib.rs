@@ -16,6 +16,7 @@ mod linger;
 mod patience;
 mod signed;
 
-pub use front::{Front, FrontConfig};
+pub use cut::ClientStream;
+pub use front::{Client, Front, FrontConfig};
 pub use linger::RequestBody;
 pub use proxy::Edge;
