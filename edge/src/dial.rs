@@ -7,17 +7,22 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Scheme;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use hutch_node_api::{Route, RouteSource};
+use rustls::pki_types::ServerName;
 
+use crate::inside_tls::{Inside, InsideTls};
+use crate::keepalive::keep_alive;
 use crate::target::ENVD_PORT;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -40,6 +45,9 @@ pub enum DialError {
     /// The sandbox does not answer at all.
     #[error("the sandbox does not answer")]
     Unreachable(#[source] std::io::Error),
+    /// The server does not speak TLS.
+    #[error("the server does not speak TLS")]
+    Tls(#[source] std::io::Error),
     /// The sandbox ended meanwhile.
     #[error("the sandbox is gone")]
     Gone,
@@ -84,6 +92,7 @@ async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
         .await
         .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
     Ok(stream)
 }
 
@@ -112,6 +121,7 @@ async fn tunnel(route: &Route, port: u16) -> std::io::Result<Option<TcpStream>> 
 #[derive(Clone)]
 pub struct Connector {
     routes: Arc<dyn RouteSource>,
+    tls: InsideTls,
 }
 
 impl std::fmt::Debug for Connector {
@@ -123,7 +133,7 @@ impl std::fmt::Debug for Connector {
 impl Connector {
     /// Dials sandboxes that `routes` knows.
     pub fn new(routes: Arc<dyn RouteSource>) -> Self {
-        Self { routes }
+        Self { routes, tls: InsideTls::new() }
     }
 }
 
@@ -137,23 +147,38 @@ impl tower::Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let routes = Arc::clone(&self.routes);
+        let (routes, tls) = (Arc::clone(&self.routes), self.tls.clone());
         Box::pin(async move {
-            let id = uri.host().unwrap_or_default().parse().map_err(|_| DialError::Gone)?;
+            let host = uri.host().unwrap_or_default();
+            let (id, name) = host.split_once('.').map_or((host, None), |(id, name)| (id, Some(name)));
+            let id = id.parse().map_err(|_| DialError::Gone)?;
             let route = routes.route(&id).await.ok_or(DialError::Gone)?;
             let stream = dial(&route, uri.port_u16().unwrap_or(0)).await?;
-            Ok(Io(TokioIo::new(stream)))
+            let stream = if uri.scheme() == Some(&Scheme::HTTPS) {
+                let name = name.and_then(|name| ServerName::try_from(name.to_owned()).ok());
+                Inside::Tls(Box::new(tls.connect(name, stream).await.map_err(DialError::Tls)?))
+            } else {
+                Inside::Plain(stream)
+            };
+            Ok(Io { stream: TokioIo::new(stream), served: Served::default() })
         })
     }
 }
 
 /// A pooled connection.
 #[derive(Debug)]
-pub struct Io(TokioIo<TcpStream>);
+pub struct Io {
+    stream: TokioIo<Inside>,
+    served: Served,
+}
+
+/// Whether a connection has served a request already. Each answer that comes over it carries this as an extension.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Served(pub(crate) Arc<AtomicBool>);
 
 impl Connection for Io {
     fn connected(&self) -> Connected {
-        Connected::new()
+        Connected::new().extra(self.served.clone())
     }
 }
 
@@ -163,7 +188,7 @@ impl hyper::rt::Read for Io {
         cx: &mut Context<'_>,
         buf: hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
@@ -173,14 +198,14 @@ impl hyper::rt::Write for Io {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

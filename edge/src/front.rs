@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::uri::Scheme;
 use http::{Request, Response, Version};
 use http_body_util::BodyExt;
@@ -21,6 +22,8 @@ use tower::ServiceExt;
 
 use crate::answer::{Answer, Body, BoxError};
 use crate::cut::{ClientStream, Cut, Cuttable};
+use crate::intent::Asked;
+use crate::keepalive::keep_alive;
 use crate::linger::RequestBody;
 use crate::patience::{Busy, BusyGuard, Patient};
 use crate::proxy::Edge;
@@ -130,7 +133,7 @@ where
                 },
             };
             let Some(turn) = self.admit().await else { return };
-            if let Err(error) = stream.set_nodelay(true) {
+            if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
                 tracing::debug!(peer = %address, %error, "a connection is gone already");
                 continue;
             }
@@ -182,20 +185,25 @@ where
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(self.config.max_head_bytes).unwrap_or(u32::MAX))
             .max_concurrent_streams(256)
+            // WebSockets over HTTP/2.
+            .enable_connect_protocol()
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
         let supervisor = self.supervisor.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(client.clone());
+            request.extensions_mut().insert(busy.clone());
             let front = self.clone();
             let guard = busy.enter();
             // The other requests of an HTTP/2 connection go on; a broken one is reset alone there.
             let cut = (request.version() < Version::HTTP_2).then(|| cut.clone());
             async move {
+                let (parts, body) = request.into_parts();
+                let asked = Asked::of(&parts);
                 let response = if refuse {
-                    Answer::Busy.respond(request.headers())
+                    Answer::Busy.respond(&asked)
                 } else {
-                    front.answer(request).await
+                    front.answer(parts, body, &asked).await
                 };
                 Ok::<_, Infallible>(response.map(|inner| Guarded { inner, guard: Some(guard), cut }))
             }
@@ -214,8 +222,7 @@ where
         }
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Response<Body> {
-        let (parts, body) = request.into_parts();
+    async fn answer(self, parts: Parts, body: Incoming, asked: &Asked) -> Response<Body> {
         let target = target(&parts);
         // An upload may be of any size; what the API is sent is small, or refused.
         let most = if matches!(target, Ok(Target::Sandbox { .. })) { u64::MAX } else { MAX_UNREAD_API_BODY };
@@ -223,13 +230,15 @@ where
         let signed = signed_file(&parts);
         let request = Request::from_parts(parts, body);
         match target {
-            Ok(Target::Sandbox { id, port }) => self.edge.forward(id, port, request).await,
-            Ok(Target::Api) if let Some(file) = signed => self.edge.forward_signed(&file, request).await,
+            Ok(Target::Sandbox { id, port }) => self.edge.forward(id, port, request, asked).await,
+            Ok(Target::Api) if let Some(file) = signed => {
+                self.edge.forward_signed(&file, request, asked).await
+            }
             Ok(Target::Api) => match self.api.oneshot(request).await {
                 Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
                 Err(never) => match never {},
             },
-            Err(error) => Answer::BadRequest(error.to_string()).respond(request.headers()),
+            Err(error) => Answer::BadRequest(error.to_string()).respond(asked),
         }
     }
 }

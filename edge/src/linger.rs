@@ -19,15 +19,19 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The body of a request; it drains itself when it is dropped early.
 #[derive(Debug)]
 pub struct RequestBody {
-    body: Option<Incoming>,
-    supervisor: Supervisor,
+    body: Option<(Incoming, Supervisor)>,
     most: u64,
 }
 
 impl RequestBody {
     /// A body of which at most `most` bytes are read and thrown away.
     pub(crate) fn new(body: Incoming, supervisor: Supervisor, most: u64) -> Self {
-        Self { body: Some(body), supervisor, most }
+        Self { body: Some((body, supervisor)), most }
+    }
+
+    /// A body of nothing.
+    pub(crate) fn empty() -> Self {
+        Self { body: None, most: 0 }
     }
 }
 
@@ -39,7 +43,7 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = self.body.as_mut() else { return Poll::Ready(None) };
+        let Some((body, _)) = self.body.as_mut() else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
             self.body = None;
@@ -48,19 +52,21 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.body.as_ref().is_none_or(|(body, _)| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), |(body, _)| body.size_hint())
     }
 }
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        let Some(mut body) = self.body.take().filter(|b| !b.is_end_stream()) else { return };
+        let Some((mut body, supervisor)) = self.body.take().filter(|(body, _)| !body.is_end_stream()) else {
+            return;
+        };
         let most = self.most;
-        self.supervisor.spawn("edge-linger", async move {
+        supervisor.spawn("edge-linger", async move {
             let rest = async {
                 let mut left = most;
                 while let Some(Ok(frame)) = body.frame().await {

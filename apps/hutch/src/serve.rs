@@ -55,7 +55,8 @@ pub async fn serve(config: Config, greet: bool) -> anyhow::Result<()> {
     keep_warm(&config, &*store, &agent, &clock).await?;
 
     let edge =
-        Edge::new(Arc::new(agent.clone()) as Arc<dyn RouteSource>, Arc::new(app.clone()), supervisor.clone());
+        Edge::new(Arc::new(agent.clone()) as Arc<dyn RouteSource>, Arc::new(app.clone()), supervisor.clone())
+            .with_max_connections_per_sandbox(usize::try_from(config.limits.max_connections_per_sandbox)?);
     let api = hutch_api::router(app.clone(), hutch_api::ApiConfig::default()).into_service::<RequestBody>();
     let front = Front::new(FrontConfig::default(), edge, api, supervisor.clone());
     let address = listener.local_addr()?;

@@ -98,7 +98,8 @@ impl App {
         request: &CreateSandbox,
     ) -> Result<Sandbox, AppError> {
         let place = self.0.starts.enter()?;
-        let new = self.new_sandbox(team, request).await?;
+        let (ingress, traffic_token) = request.options.ingress();
+        let new = NewSandbox { traffic_token, ..self.new_sandbox(team, request).await? };
         let id = new.id.clone();
         let _starting = InSet::enter(&self.0, |inner| &inner.starting, &id)
             .ok_or_else(|| AppError::internal("a new sandbox id is not new"))?;
@@ -110,6 +111,7 @@ impl App {
             env: request.env.clone(),
             access_token: new.access_token.clone(),
             network: request.options.network_policy(request.allow_internet_access),
+            ingress,
         };
         let limit = self.0.limits.max_sandboxes_per_team;
         match self.0.store.insert_sandbox(new, (limit > 0).then_some(limit)).await? {
@@ -165,6 +167,7 @@ impl App {
             resources: build.resources,
             metadata: request.metadata.clone(),
             access_token: Secret::random(TOKEN_BYTES),
+            traffic_token: None,
             allow_internet_access: request.allow_internet_access,
             extra,
             created_at: now,

@@ -28,6 +28,8 @@ pub struct Limits {
     pub max_env_bytes: u32,
     /// Size of a request's body, in bytes. Default 1048576.
     pub max_body_bytes: u32,
+    /// Requests to one sandbox that may be in flight, WebSockets and other streams among them. Default 1024; the edge enforces it.
+    pub max_connections_per_sandbox: u32,
     /// How many days records, logs and metrics of ended sandboxes are kept. Default 7.
     pub history_days: u32,
 }
@@ -45,6 +47,7 @@ impl Default for Limits {
             max_metadata_bytes: 16_384,
             max_env_bytes: 131_072,
             max_body_bytes: 1_048_576,
+            max_connections_per_sandbox: 1024,
             history_days: 7,
         }
     }
@@ -60,6 +63,7 @@ impl Limits {
             ("start_timeout_seconds", self.start_timeout_seconds),
             ("max_concurrent_kills", self.max_concurrent_kills),
             ("max_body_bytes", self.max_body_bytes),
+            ("max_connections_per_sandbox", self.max_connections_per_sandbox),
             ("history_days", self.history_days),
         ] {
             if value == 0 {

@@ -1,15 +1,22 @@
 //! Options of a create that go beyond limits and names. What this version cannot honour is refused by name: an option
 //! that is accepted is honoured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
 
-use hutch_types::NetworkPolicy;
+use hutch_types::{Ingress, NetworkPolicy, Secret, TokenHash};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AppError;
 
 /// All IPv4 addresses; in `denyOut` it means that nothing outside may be reached.
 const ALL_TRAFFIC: &str = "0.0.0.0/0";
+/// Random bytes of a traffic access token.
+const TRAFFIC_TOKEN_BYTES: usize = 32;
+/// Ports that may speak TLS inside.
+const MAX_HTTPS_PORTS: usize = 128;
+/// envd's port, which the edge always reaches without TLS.
+const ENVD_PORT: u16 = 49983;
 
 /// Options as asked for, defaults applied.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -90,15 +97,9 @@ impl CreateOptions {
             (!self.volume_mounts.is_empty(), "volumeMounts"),
             (!self.identity_tokens.is_empty(), "iam.tokens"),
             (asks(|n| !n.allow_out.is_empty()), "network.allowOut"),
-            (asks(|n| n.allow_public_traffic == Some(false)), "network.allowPublicTraffic: false"),
-            (
-                asks(|n| n.mask_request_host.as_deref().is_some_and(|h| !h.is_empty())),
-                "network.maskRequestHost",
-            ),
             (asks(|n| n.egress_proxy.is_some()), "network.egressProxy"),
             (asks(|n| !n.rules.is_empty()), "network.rules"),
             (asks(|n| n.dns_servers.as_ref().is_some_and(|d| !d.is_empty())), "network.dnsServers"),
-            (asks(|n| !n.https_ports.is_empty()), "network.httpsPorts"),
         ];
         if let Some((_, name)) = unsupported.iter().find(|(asked, _)| *asked) {
             return Err(AppError::invalid(format!("{name} is not supported by this version of Hutch")));
@@ -108,7 +109,20 @@ impl CreateOptions {
                 "network.denyOut is not supported by this version of Hutch, except [\"{ALL_TRAFFIC}\"]"
             )));
         }
-        Ok(())
+        network.map_or(Ok(()), check_ingress)
+    }
+
+    /// Who may reach the sandbox's ports and how, and the token that they need when it is not anybody.
+    pub(crate) fn ingress(&self) -> (Ingress, Option<Secret>) {
+        let Some(network) = &self.network else { return (Ingress::default(), None) };
+        let token =
+            (network.allow_public_traffic == Some(false)).then(|| Secret::random(TRAFFIC_TOKEN_BYTES));
+        let ingress = Ingress {
+            traffic_token: token.as_ref().map(TokenHash::of),
+            mask_request_host: network.mask_request_host.clone().filter(|host| !host.is_empty()),
+            https_ports: network.https_ports.iter().copied().collect(),
+        };
+        (ingress, token)
     }
 
     /// The policy that these options and the switch make together: what either denies is denied.
@@ -118,9 +132,125 @@ impl CreateOptions {
     }
 }
 
+/// Refuses what cannot be a host or a port.
+fn check_ingress(network: &NetworkOptions) -> Result<(), AppError> {
+    if let Some(mask) = network.mask_request_host.as_deref().filter(|host| !host.is_empty())
+        && !is_host_mask(mask)
+    {
+        return Err(AppError::invalid(
+            "network.maskRequestHost: a host name of ASCII letters is needed, with a port or `${PORT}` after a colon if any",
+        ));
+    }
+    let ports = &network.https_ports;
+    if ports.len() > MAX_HTTPS_PORTS {
+        return Err(AppError::invalid(format!("network.httpsPorts: at most {MAX_HTTPS_PORTS} ports")));
+    }
+    if ports.iter().any(|port| matches!(*port, 0 | ENVD_PORT)) {
+        return Err(AppError::invalid(format!(
+            "network.httpsPorts: ports are 1 to 65535, and {ENVD_PORT} is taken"
+        )));
+    }
+    if ports.iter().collect::<BTreeSet<_>>().len() != ports.len() {
+        return Err(AppError::invalid("network.httpsPorts: a port is named twice"));
+    }
+    Ok(())
+}
+
+/// Whether `mask` is `host[:port]` for every port that `${PORT}` may stand for.
+fn is_host_mask(mask: &str) -> bool {
+    // The longest port, so that a mask fits in every case.
+    let filled = mask.replace("${PORT}", "65535");
+    let (host, port) = match filled.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((v6, port)) if v6.parse::<Ipv6Addr>().is_ok() => ("v6", port),
+            _ => return false,
+        },
+        None => filled.find(':').map_or((filled.as_str(), ""), |colon| filled.split_at(colon)),
+    };
+    let port_is_good = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|p| {
+            p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok_and(|port| port != 0)
+        });
+    let label_is_good = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    port_is_good && host.len() <= 253 && host.split('.').all(label_is_good)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_mask_that_is_accepted_makes_a_host_header(mask in "[ -~]{0,40}|[a-z0-9.:\\[\\]${}PORT-]{0,30}") {
+            if is_host_mask(&mask) {
+                let host = mask.replace("${PORT}", "80");
+                prop_assert!(host.bytes().all(|b| b.is_ascii_alphanumeric() || b".:-_[]".contains(&b)), "{host}");
+                prop_assert!(!host.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn masks_and_ports_are_checked() {
+        for good in [
+            "localhost",
+            "localhost:${PORT}",
+            "a.example.com:8080",
+            "p${PORT}.lan",
+            "[::1]:${PORT}",
+            "127.0.0.1",
+            "x.",
+        ] {
+            assert!(
+                with_network(|n| n.mask_request_host = Some(good.into())).check_supported().is_ok(),
+                "{good}"
+            );
+        }
+        for bad in [
+            "-https://abcd",
+            "http://a",
+            "a b",
+            "ä.example",
+            "a:b",
+            "a:0",
+            "a:70000",
+            "a:",
+            ":80",
+            "a/",
+            "a@b",
+            "a\r\nx: y",
+            "${HOST}",
+            "[::1",
+            "[x]:1",
+            ".",
+            "a..b",
+        ] {
+            let text = refusal(&with_network(|n| n.mask_request_host = Some(bad.into())));
+            assert!(text.starts_with("network.maskRequestHost"), "{bad}: {text}");
+        }
+        for bad in [vec![49983], vec![0], vec![1, 1], (1..=129).collect()] {
+            let text = refusal(&with_network(|n| n.https_ports = bad.clone()));
+            assert!(text.starts_with("network.httpsPorts"), "{bad:?}: {text}");
+        }
+        assert!(with_network(|n| n.https_ports = (1..=128).collect()).check_supported().is_ok());
+    }
+
+    #[test]
+    fn only_a_private_sandbox_has_a_token_and_each_its_own() {
+        assert_eq!(CreateOptions::default().ingress(), (Ingress::default(), None));
+        let private = with_network(|n| n.allow_public_traffic = Some(false));
+        let ((ingress, token), (_, other)) = (private.ingress(), private.ingress());
+        let token = token.unwrap();
+        assert!(ingress.traffic_token.unwrap().is_of(token.expose()));
+        assert_ne!(Some(token), other);
+    }
 
     fn with_network(change: impl FnOnce(&mut NetworkOptions)) -> CreateOptions {
         let mut network = NetworkOptions::default();
@@ -138,6 +268,7 @@ mod tests {
             CreateOptions::default(),
             with_network(|_| ()),
             with_network(|n| n.allow_public_traffic = Some(true)),
+            with_network(|n| n.mask_request_host = Some(String::new())),
             with_network(|n| n.dns_servers = Some(Vec::new())),
             with_network(|n| n.deny_out = vec![ALL_TRAFFIC.to_owned()]),
         ] {
@@ -158,12 +289,9 @@ mod tests {
         check(CreateOptions { volume_mounts: mount, ..CreateOptions::default() }, "volumeMounts");
         check(with_network(|n| n.allow_out = vec!["1.1.1.1".into()]), "network.allowOut");
         check(with_network(|n| n.deny_out = vec!["8.8.8.8".into()]), "network.denyOut");
-        check(with_network(|n| n.allow_public_traffic = Some(false)), "network.allowPublicTraffic");
-        check(with_network(|n| n.mask_request_host = Some("h".into())), "network.maskRequestHost");
         check(with_network(|n| n.egress_proxy = Some(serde_json::json!({}))), "network.egressProxy");
         check(with_network(|n| drop(n.rules.insert("a.b".into(), serde_json::json!([])))), "network.rules");
         check(with_network(|n| n.dns_servers = Some(vec!["9.9.9.9".into()])), "network.dnsServers");
-        check(with_network(|n| n.https_ports = vec![8443]), "network.httpsPorts");
     }
 
     #[test]

@@ -16,8 +16,8 @@ impl SignedUrls for App {
     async fn sandbox_of(&self, file: &SignedFile) -> Option<SandboxId> {
         // Anybody may ask: a bounded number of look-ups at a time, so that nobody else waits for the store.
         let _turn = self.0.signed_lookups.acquire().await.ok()?;
-        let live = match self.0.store.live_sandboxes().await {
-            Ok(live) => live,
+        let running = match self.0.store.running_tokens().await {
+            Ok(running) => running,
             Err(error) => {
                 tracing::warn!(error = chain(&error), "a signed URL could not be looked up");
                 return None;
@@ -29,12 +29,12 @@ impl SignedUrls for App {
             username: &file.username,
             expiration: file.expiration,
         };
-        live.into_iter()
-            .filter(|sandbox| sandbox.state.is_shown_running())
-            .find(|sandbox| {
-                let checked = signed.check(Some(&file.signature), &sandbox.asked.access_token, i64::MIN);
+        running
+            .into_iter()
+            .find(|(_, token)| {
+                let checked = signed.check(Some(&file.signature), token, i64::MIN);
                 matches!(checked, Ok(()) | Err(SignatureError::Expired))
             })
-            .map(|sandbox| sandbox.asked.id)
+            .map(|(id, _)| id)
     }
 }

@@ -15,7 +15,7 @@ pub use sqlite::{DatabaseError, SqliteStore};
 use std::fmt::Debug;
 
 use async_trait::async_trait;
-use hutch_types::{BuildId, KillReason, SandboxId, SandboxState, TeamId, TemplateId, Timestamp};
+use hutch_types::{BuildId, KillReason, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp};
 
 /// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +125,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     async fn sandboxes(&self, filter: SandboxFilter) -> Result<SandboxPage, StoreError>;
     /// All sandboxes that may have an instance on a node, whatever the team.
     async fn live_sandboxes(&self) -> Result<Vec<Sandbox>, StoreError>;
+    /// The sandboxes that clients see as running (`running`, `snapshotting`), each with envd's access token, in no order. It reads
+    /// nothing else of them, since anybody can cause it to be asked.
+    async fn running_tokens(&self) -> Result<Vec<(SandboxId, Secret)>, StoreError>;
     /// Moves the deadline of a running sandbox (`running`, `snapshotting`). `only_extend`: an earlier deadline changes nothing.
     /// `NotFound` for an unknown or ended one, `Conflict` when it does not run.
     async fn set_end_at(

@@ -106,6 +106,8 @@ pub struct NewSandbox {
     pub metadata: BTreeMap<String, String>,
     /// envd's access token.
     pub access_token: Secret,
+    /// What requests to its ports must bring; `None`: anybody may come.
+    pub traffic_token: Option<Secret>,
     /// Whether the sandbox may reach the internet, as asked; `None` when the client did not say.
     pub allow_internet_access: Option<bool>,
     /// Everything else of the request that answers repeat (network, lifecycle), as JSON that only the API reads.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hutch_types::{
-    BuildId, Isolation, KillReason, NetworkPolicy, NodeId, Resources, SandboxId, Secret, TemplateId,
+    BuildId, Ingress, Isolation, KillReason, NetworkPolicy, NodeId, Resources, SandboxId, Secret, TemplateId,
     Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,9 @@ pub struct StartSandbox {
     pub access_token: Secret,
     /// What it may reach.
     pub network: NetworkPolicy,
+    /// Who may reach its ports, and how.
+    #[serde(default)]
+    pub ingress: Ingress,
 }
 
 /// A sandbox that answers.

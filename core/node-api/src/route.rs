@@ -1,10 +1,11 @@
 //! Where a sandbox's traffic goes.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use hutch_types::signed::Operation;
-use hutch_types::{SandboxId, Secret};
+use hutch_types::{Ingress, SandboxId, Secret};
 
 /// How to reach a running sandbox from its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Route {
     pub envd_port: u16,
     /// What envd's internal routes want as `x-hutch-secret`; the tunnel to localhost-only servers needs it.
     pub secret: Secret,
+    /// What holds for requests to all ports but envd's.
+    pub ingress: Arc<Ingress>,
 }
 
 /// Resolves sandbox ids for the edge.

@@ -5,6 +5,7 @@
 pub mod check;
 pub mod clock;
 pub mod ids;
+pub mod ingress;
 pub mod secret;
 pub mod signed;
 pub mod state;
@@ -14,6 +15,7 @@ pub mod units;
 pub use check::Check;
 pub use clock::{Clock, Timestamp};
 pub use ids::{BuildId, IdError, InstanceId, NodeId, SandboxId, TeamId, TemplateId};
+pub use ingress::{Ingress, TokenHash};
 pub use secret::Secret;
 pub use state::{KillReason, SandboxEvent, SandboxState, TransitionError};
 pub use units::{Isolation, NetworkPolicy, Resources};

@@ -36,6 +36,7 @@ impl RouteSource for OneSandbox {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             envd_port: self.envd_port,
             secret: Secret::new("host-secret"),
+            ingress: Arc::default(),
         })
     }
 }

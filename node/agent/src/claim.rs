@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_node_api::StartSandbox;
@@ -55,6 +56,7 @@ pub(crate) async fn personalise(
         template_id: request.template_id.clone(),
         build_id: request.build_id,
         logs_cursor: 0,
+        ingress: Arc::new(request.ingress.clone()),
     });
     let name = request.sandbox_id.as_str();
     let init = init_call(shared, request)?;

@@ -1,13 +1,15 @@
 //! What the agent notes on an instance, to know after a restart whose it is. No secret goes here.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use hutch_types::{BuildId, SandboxId, TemplateId};
+use hutch_types::{BuildId, Ingress, SandboxId, TemplateId};
 
 const ROLE: &str = "hutch.role";
 const SANDBOX: &str = "hutch.sandbox";
 const TEMPLATE: &str = "hutch.template";
 const BUILD: &str = "hutch.build";
+const INGRESS: &str = "hutch.ingress";
 const LOGS: &str = "hutch.logs";
 
 /// Whose an instance is.
@@ -30,6 +32,8 @@ pub(crate) struct SandboxLabels {
     pub build_id: BuildId,
     /// Log lines up to this number of its envd have been taken.
     pub logs_cursor: u64,
+    /// Who may reach its ports: with the hash of the token, which is no secret.
+    pub ingress: Arc<Ingress>,
 }
 
 impl Owner {
@@ -43,6 +47,8 @@ impl Owner {
                 (TEMPLATE, s.template_id.to_string()),
                 (BUILD, s.build_id.to_string()),
                 (LOGS, s.logs_cursor.to_string()),
+                // Plain data with text keys: it always has a form in JSON, and an empty one would not be read back as "anybody".
+                (INGRESS, serde_json::to_string(&*s.ingress).unwrap_or_default()),
             ],
         };
         pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
@@ -58,6 +64,11 @@ impl Owner {
                 template_id: get(TEMPLATE)?.parse().ok()?,
                 build_id: get(BUILD)?.parse().ok()?,
                 logs_cursor: get(LOGS)?.parse().ok()?,
+                // Unreadable is not "anybody may come". Instances of versions that had no such label were open to anybody.
+                ingress: match get(INGRESS) {
+                    Some(text) => serde_json::from_str(text).ok().map(Arc::new)?,
+                    None => Arc::default(),
+                },
             })),
             _ => None,
         }
@@ -66,6 +77,8 @@ impl Owner {
 
 #[cfg(test)]
 mod tests {
+    use hutch_types::{Secret, TokenHash};
+
     use super::*;
 
     #[test]
@@ -75,6 +88,11 @@ mod tests {
             template_id: TemplateId::random(),
             build_id: BuildId::random(),
             logs_cursor: 7,
+            ingress: Arc::new(Ingress {
+                traffic_token: Some(TokenHash::of(&Secret::new("t"))),
+                mask_request_host: Some("a\"b:${PORT}".to_owned()),
+                https_ports: [8443].into(),
+            }),
         });
         for owner in [Owner::Pool, sandbox] {
             assert_eq!(Owner::from_labels(&owner.to_labels()), Some(owner));
@@ -88,8 +106,17 @@ mod tests {
             template_id: TemplateId::random(),
             build_id: BuildId::random(),
             logs_cursor: 0,
+            ingress: Arc::default(),
         })
         .to_labels();
+        let open = labels.clone();
+        for broken in ["", "{", "{\"traffic_token\":\"x\"}"] {
+            labels.insert(INGRESS.to_owned(), broken.to_owned());
+            assert_eq!(Owner::from_labels(&labels), None, "{broken}");
+        }
+        labels = open.clone();
+        labels.remove(INGRESS);
+        assert_eq!(Owner::from_labels(&labels), Owner::from_labels(&open), "an older version's");
         labels.remove(TEMPLATE);
         assert_eq!(Owner::from_labels(&labels), None);
         assert_eq!(Owner::from_labels(&BTreeMap::new()), None);

@@ -136,8 +136,9 @@ pub(crate) fn spawn_new(node: &Arc<Node>, request: StartSandbox) -> Handle {
                     template_id: request.template_id,
                     build_id: request.build_id,
                     logs_cursor: 0,
+                    ingress: Arc::new(request.ingress),
                 };
-                actor.publish(&*warm.instance, started);
+                actor.publish(&*warm.instance, &labels, started);
                 drop(job);
                 let sampler = Sampler { node, instance: warm.instance, envd: warm.envd, labels };
                 actor.live(sampler, Origin::Started).await;
@@ -167,7 +168,7 @@ pub(crate) fn spawn_adopted(
         isolation: node.shared.runtime.isolation(),
         from_pool: false,
     };
-    actor.publish(&*instance, started);
+    actor.publish(&*instance, &labels, started);
     let sampler = Sampler { node: node.clone(), instance, envd, labels };
     node.shared.supervisor.spawn("sandbox", actor.live(sampler, Origin::Adopted));
 }
@@ -230,11 +231,12 @@ impl Actor {
     }
 
     /// Publishes the route, then says that it runs.
-    fn publish(&self, instance: &dyn Instance, started: StartedSandbox) {
+    fn publish(&self, instance: &dyn Instance, labels: &SandboxLabels, started: StartedSandbox) {
         let route = Route {
             address: instance.address(),
             envd_port: instance.envd_port(),
             secret: instance.spec().secret.clone(),
+            ingress: labels.ingress.clone(),
         };
         self.node.routes.write().insert(self.id.clone(), route);
         tracing::info!(sandbox = %self.id, instance = %instance.spec().id, from_pool = started.from_pool, "running");

@@ -61,9 +61,10 @@ pub(crate) struct NetworkConfig {
     allow_out: Option<Vec<String>>,
     /// Destinations that may not be reached.
     deny_out: Option<Vec<String>>,
-    /// Whether anyone may reach the sandbox's ports.
+    /// False: requests to all ports but envd's need the token that the answer then has as `trafficAccessToken`, as header or query
+    /// parameter `e2b-traffic-access-token` or as WebSocket subprotocol `e2b-traffic-access-token.<token>`.
     allow_public_traffic: Option<bool>,
-    /// The host name that the sandbox's servers see.
+    /// The `Host` that the sandbox's servers see, `host[:port]`; `${PORT}` stands for the port. `X-Forwarded-Host` has the original.
     mask_request_host: Option<String>,
     /// An upstream proxy.
     #[schema(value_type = Option<Object>)]
@@ -73,7 +74,7 @@ pub(crate) struct NetworkConfig {
     rules: Option<BTreeMap<String, Value>>,
     /// Name servers that may be asked.
     dns_servers: Option<Vec<String>>,
-    /// Ports that speak TLS inside.
+    /// Ports whose servers speak TLS; their certificates are not verified. At most 128, not 49983.
     https_ports: Option<Vec<u16>>,
 }
 

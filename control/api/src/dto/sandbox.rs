@@ -30,6 +30,9 @@ pub(crate) struct SandboxDto {
     envd_version: String,
     /// What envd wants as `X-Access-Token`.
     envd_access_token: String,
+    /// What requests to its ports must bring as `e2b-traffic-access-token`, where `network.allowPublicTraffic` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic_access_token: Option<String>,
     /// The domain of the sandbox's host names; `null`: the one that the client is configured with.
     domain: Option<String>,
 }
@@ -43,9 +46,14 @@ impl SandboxDto {
             alias: sandbox.asked.alias.clone(),
             envd_version: sandbox.envd_version.clone(),
             envd_access_token: sandbox.asked.access_token.expose().to_owned(),
+            traffic_access_token: traffic_token(sandbox),
             domain: app.domain().map(str::to_owned),
         }
     }
+}
+
+fn traffic_token(sandbox: &Sandbox) -> Option<String> {
+    sandbox.asked.traffic_token.as_ref().map(|token| token.expose().to_owned())
 }
 
 /// What clients see of a sandbox's state.
@@ -131,6 +139,9 @@ pub(crate) struct SandboxDetail {
     listed: ListedSandbox,
     /// What envd wants as `X-Access-Token`.
     envd_access_token: String,
+    /// What requests to its ports must bring as `e2b-traffic-access-token`, where `network.allowPublicTraffic` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic_access_token: Option<String>,
     /// As asked for; `null`: not said, which means yes.
     allow_internet_access: Option<bool>,
     /// The domain of the sandbox's host names; `null`: the one that the client is configured with.
@@ -163,6 +174,7 @@ impl SandboxDetail {
         Self {
             listed: sandbox.into(),
             envd_access_token: sandbox.asked.access_token.expose().to_owned(),
+            traffic_access_token: traffic_token(sandbox),
             allow_internet_access: sandbox.asked.allow_internet_access,
             domain: app.domain().map(str::to_owned),
             network: sandbox.asked.extra.get("network").filter(|n| n.is_object()).cloned(),

@@ -123,6 +123,7 @@ fn a_start(id: &SandboxId) -> StartSandbox {
         env: std::collections::BTreeMap::new(),
         access_token: Secret::new("t"),
         network: NetworkPolicy::default(),
+        ingress: hutch_types::Ingress::default(),
     }
 }
 

@@ -93,6 +93,29 @@ async fn what_means_the_default_is_accepted_and_unknown_fields_are_ignored() {
 }
 
 #[tokio::test]
+async fn a_private_sandbox_has_a_token_for_its_ports_in_every_answer() {
+    let w = World::new().await;
+    let network =
+        json!({ "allowPublicTraffic": false, "maskRequestHost": "localhost:${PORT}", "httpsPorts": [8443] });
+    let body = w.post("/v2/sandboxes", json!({ "templateID": "base", "network": network })).await.json();
+    let token = body["trafficAccessToken"].as_str().expect("a token");
+    assert!(token.len() >= 32 && body["envdAccessToken"] != token);
+    let started = w.node.starts().remove(0);
+    assert!(started.ingress.traffic_token.unwrap().is_of(token));
+    assert_eq!(started.ingress.mask_request_host.as_deref(), Some("localhost:${PORT}"));
+    assert_eq!(started.ingress.https_ports, [8443].into());
+    assert!(!started.env.values().any(|v| v.contains(token)), "the guest is not told");
+
+    let id = body["sandboxID"].as_str().unwrap();
+    let again = w.post(&format!("/v2/sandboxes/{id}/connect"), json!({})).await.json();
+    assert_eq!(again["trafficAccessToken"], token);
+    let detail = w.get(&format!("/sandboxes/{id}")).await.json();
+    assert_eq!(detail["trafficAccessToken"], token);
+    assert_eq!(detail["network"]["allowPublicTraffic"], false);
+    assert!(!w.get("/v2/sandboxes").await.text.contains(token), "lists have no tokens");
+}
+
+#[tokio::test]
 async fn what_cannot_be_honoured_is_refused_by_name() {
     let w = World::new().await;
     for (field, value, named) in [
@@ -103,12 +126,12 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
         ("iam", json!({ "tokens": { "a": { "audience": "x", "tokenType": "JWT-SVID" } } }), "iam.tokens"),
         ("network", json!({ "allowOut": ["1.1.1.1"] }), "network.allowOut"),
         ("network", json!({ "denyOut": ["0.0.0.0/0", "10.0.0.0/8"] }), "network.denyOut"),
-        ("network", json!({ "allowPublicTraffic": false }), "network.allowPublicTraffic"),
-        ("network", json!({ "maskRequestHost": "h" }), "network.maskRequestHost"),
+        ("network", json!({ "maskRequestHost": "-https://abcd" }), "network.maskRequestHost"),
         ("network", json!({ "egressProxy": { "address": "a:1" } }), "network.egressProxy"),
         ("network", json!({ "rules": { "a.b": [] } }), "network.rules"),
         ("network", json!({ "dnsServers": ["9.9.9.9"] }), "network.dnsServers"),
-        ("network", json!({ "httpsPorts": [8443] }), "network.httpsPorts"),
+        ("network", json!({ "httpsPorts": [8443, 49983] }), "network.httpsPorts"),
+        ("network", json!({ "httpsPorts": [70000] }), "httpsPorts"),
         ("mcp", json!([]), "mcp"),
     ] {
         let mut body = json!({ "templateID": "base" });

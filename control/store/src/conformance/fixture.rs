@@ -86,6 +86,7 @@ pub(super) fn new_sandbox(team: TeamId) -> NewSandbox {
         resources: resources(),
         metadata: BTreeMap::new(),
         access_token: Secret::random(16),
+        traffic_token: None,
         allow_internet_access: None,
         extra: serde_json::json!({}),
         created_at: at(0),

@@ -75,6 +75,7 @@ where
         sandboxes::unknown_sandboxes_are_not_found,
         sandboxes::the_limit_counts_what_occupies_a_place,
         sandboxes::live_sandboxes_are_those_that_may_have_an_instance,
+        sandboxes::the_tokens_of_running_sandboxes_are_found,
         sandboxes::purging_forgets_ended_sandboxes_with_their_telemetry,
         listing::a_list_shows_what_clients_may_see,
         listing::a_list_is_filtered_by_state_metadata_time_and_template,

@@ -1,7 +1,7 @@
 //! The life of a sandbox's record.
 
 use hutch_types::SandboxState as S;
-use hutch_types::{KillReason, SandboxId, TeamId, Timestamp};
+use hutch_types::{KillReason, SandboxId, Secret, TeamId, Timestamp};
 
 use super::Subject;
 use super::fixture::{
@@ -17,6 +17,7 @@ pub(super) async fn a_new_sandbox_is_kept_as_asked_for(subject: &dyn Subject) {
     for allow_internet_access in [None, Some(false), Some(true)] {
         let mut new = new_sandbox(team);
         new.allow_internet_access = allow_internet_access;
+        new.traffic_token = allow_internet_access.map(|_| Secret::random(16));
         new.alias = allow_internet_access.map(|_| "python-3".to_owned());
         new.metadata = pairs(&[("user", "ann"), ("run", "7")]);
         new.extra = serde_json::json!({"network": {"denyOut": ["10.0.0.0/8"]}, "n": 1.5, "none": null});
@@ -24,6 +25,10 @@ pub(super) async fn a_new_sandbox_is_kept_as_asked_for(subject: &dyn Subject) {
         let s = store.sandbox(&new.id).await.unwrap();
         assert_eq!(s.asked, new);
         assert_eq!(s.asked.access_token.expose(), new.access_token.expose());
+        assert_eq!(
+            s.asked.traffic_token.as_ref().map(Secret::expose),
+            new.traffic_token.as_ref().map(Secret::expose)
+        );
         assert_eq!((s.state, s.started_at, s.end_at), (S::Creating, new.created_at, new.end_at));
         assert_eq!((s.envd_version.as_str(), s.isolation.as_str(), s.ended), ("", "", None));
     }
@@ -199,6 +204,30 @@ pub(super) async fn live_sandboxes_are_those_that_may_have_an_instance(subject: 
     live.sort();
     expected.sort();
     assert_eq!(live, expected);
+}
+
+pub(super) async fn the_tokens_of_running_sandboxes_are_found(subject: &dyn Subject) {
+    let store = subject.open().await;
+    let (team, other) = (default_team(&*store).await, other_team(&*store, "acme").await);
+    let mut expected = Vec::new();
+    for team in [team, other] {
+        for state in
+            [S::Creating, S::Running, S::Pausing, S::Paused, S::Resuming, S::Snapshotting, S::Killing]
+        {
+            let id = in_state(&*store, team, state).await;
+            if state.is_shown_running() {
+                let token = store.sandbox(&id).await.unwrap().asked.access_token;
+                expected.push((id, token.expose().to_owned()));
+            }
+        }
+    }
+    let gone = in_state(&*store, team, S::Running).await;
+    store.end_sandbox(&gone, S::Gone, KillReason::Died, at(1)).await.unwrap();
+    let found = store.running_tokens().await.unwrap();
+    let mut found: Vec<_> = found.into_iter().map(|(id, token)| (id, token.expose().to_owned())).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 pub(super) async fn purging_forgets_ended_sandboxes_with_their_telemetry(subject: &dyn Subject) {

@@ -19,8 +19,13 @@ pub(super) struct Schema {
 }
 
 /// Teams, templates, sandboxes: what must not be lost.
-pub(super) const MAIN: Schema =
-    Schema { application_id: 0x4875_7463, migrations: &[include_str!("../../migrations/0001_initial.sql")] };
+pub(super) const MAIN: Schema = Schema {
+    application_id: 0x4875_7463,
+    migrations: &[
+        include_str!("../../migrations/0001_initial.sql"),
+        include_str!("../../migrations/0002_traffic_token.sql"),
+    ],
+};
 
 /// Samples and log lines.
 pub(super) const TELEMETRY: Schema = Schema {

@@ -13,7 +13,7 @@ macro_rules! columns {
     () => {
         "id, team_id, template_id, build_id, alias, vcpus, memory_mib, disk_mib, max_processes, metadata, \
          access_token, allow_internet_access, extra, created_at, first_end_at, state, started_at, end_at, \
-         envd_version, isolation, ended_at, end_reason"
+         envd_version, isolation, ended_at, end_reason, traffic_token"
     };
 }
 pub(super) use columns;
@@ -34,6 +34,7 @@ pub(super) fn from_row(row: &SqliteRow) -> Result<Sandbox, StoreError> {
             resources: resources_from(&c)?,
             metadata: c.json("metadata")?,
             access_token: Secret::new(c.raw::<String>("access_token")?),
+            traffic_token: c.raw::<Option<String>>("traffic_token")?.map(Secret::new),
             allow_internet_access: c.raw("allow_internet_access")?,
             extra: c.json("extra")?,
             created_at: c.time("created_at")?,
@@ -58,6 +59,9 @@ const EXPIRED: &str = concat!(
 );
 
 const NEXT_DEADLINE: &str = "SELECT MIN(end_at) FROM sandboxes WHERE state = 'running'";
+
+const RUNNING_TOKENS: &str = "SELECT id, access_token FROM sandboxes
+    WHERE ended_at IS NULL AND state IN ('running', 'snapshotting')";
 
 const ENDED_BEFORE: &str = "SELECT id FROM sandboxes WHERE ended_at < ? ORDER BY ended_at LIMIT ?";
 
@@ -85,7 +89,7 @@ pub(super) async fn insert(
         "INSERT INTO sandboxes (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
-                   'creating', ?14, ?15, '', '', NULL, NULL)"
+                   'creating', ?14, ?15, '', '', NULL, NULL, ?16)"
     ))
     .bind(new.id.as_str())
     .bind(new.team.to_string())
@@ -102,6 +106,7 @@ pub(super) async fn insert(
     .bind(to_json(&new.extra, "sandbox")?)
     .bind(new.created_at.0)
     .bind(new.end_at.0)
+    .bind(new.traffic_token.as_ref().map(Secret::expose))
     .execute(conn)
     .await
     .map(|_| CreateOutcome::Created)
@@ -249,6 +254,22 @@ pub(super) async fn live(conn: &mut SqliteConnection) -> Result<Vec<Sandbox>, St
     from_rows(&rows)
 }
 
+/// Every sandbox that clients see running, with envd's access token.
+pub(super) async fn running_tokens(
+    conn: &mut SqliteConnection,
+) -> Result<Vec<(SandboxId, Secret)>, StoreError> {
+    let rows = sqlx::query(RUNNING_TOKENS)
+        .fetch_all(conn)
+        .await
+        .map_err(failed("reading the tokens of the running sandboxes"))?;
+    rows.iter()
+        .map(|row| {
+            let c = Columns::new(row, "sandbox");
+            Ok((c.parsed("id")?, Secret::new(c.raw::<String>("access_token")?)))
+        })
+        .collect()
+}
+
 /// A deadline at the end of time stays there.
 pub(super) async fn shift(conn: &mut SqliteConnection, delta_ms: i64) -> Result<u64, StoreError> {
     sqlx::query(
@@ -321,6 +342,7 @@ mod tests {
         for (sql, index) in [
             (COUNT_LIVE, "COVERING INDEX sandboxes_live"),
             (EXPIRED, "INDEX sandboxes_deadline"),
+            (RUNNING_TOKENS, "INDEX sandboxes_live"),
             (NEXT_DEADLINE, "COVERING INDEX sandboxes_deadline"),
             (ENDED_BEFORE, "INDEX sandboxes_ended"),
         ] {

@@ -1,7 +1,7 @@
 //! [`Store`] for [`SqliteStore`]: which file, which durability, which statement.
 
 use async_trait::async_trait;
-use hutch_types::{BuildId, KillReason, SandboxId, SandboxState, TeamId, TemplateId, Timestamp};
+use hutch_types::{BuildId, KillReason, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp};
 
 use super::database::Durability::{Relaxed, Synced};
 use super::{SqliteStore, idempotency, keys, listing, logs, metrics, sandboxes, teams, templates};
@@ -184,6 +184,12 @@ impl Store for SqliteStore {
     async fn live_sandboxes(&self) -> Result<Vec<Sandbox>, StoreError> {
         self.main
             .read("reading the live sandboxes", move |c| Box::pin(async move { sandboxes::live(c).await }))
+            .await
+    }
+
+    async fn running_tokens(&self) -> Result<Vec<(SandboxId, Secret)>, StoreError> {
+        self.main
+            .read("reading the tokens of the running sandboxes", |c| Box::pin(sandboxes::running_tokens(c)))
             .await
     }
 

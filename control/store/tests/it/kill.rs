@@ -21,6 +21,7 @@ fn new_sandbox(team: TeamId) -> NewSandbox {
         resources: Resources { vcpus: 1, memory_mib: 512, disk_mib: 1024, max_processes: 100 },
         metadata: Default::default(),
         access_token: Secret::random(16),
+        traffic_token: None,
         allow_internet_access: None,
         extra: serde_json::json!({"padding": "x".repeat(500)}),
         created_at: Timestamp(1),

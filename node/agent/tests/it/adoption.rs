@@ -20,7 +20,11 @@ fn exits(event: NodeEvent) -> Option<(SandboxId, KillReason, String)> {
 async fn sandboxes_and_warm_instances_are_taken_over() {
     let host = Host::new().await;
     host.fill_pool(2).await;
-    let ids = HashSet::from([host.start().await, host.start().await]);
+    let mut guarded = host.request();
+    guarded.ingress.traffic_token = Some(hutch_types::TokenHash::of(&hutch_types::Secret::new("token")));
+    guarded.ingress.https_ports.insert(8443);
+    host.agent.start_sandbox(guarded.clone()).await.unwrap();
+    let ids = HashSet::from([host.start().await, guarded.sandbox_id.clone()]);
     assert!(host.agent.wait_pool(host.build, RESOURCES, 2, Duration::from_secs(10)).await);
     host.agent.idle().await;
     let mut routes = BTreeMap::new();
@@ -34,6 +38,7 @@ async fn sandboxes_and_warm_instances_are_taken_over() {
     for (id, route) in &routes {
         assert_eq!(host.agent.route(id).await.as_ref(), Some(route));
     }
+    assert_eq!(*host.agent.route(&guarded.sandbox_id).await.unwrap().ingress, guarded.ingress);
     host.fill_pool(2).await;
     assert_eq!(host.kernel.starts(), starts, "the warm instances are still good");
     assert_eq!(HashSet::<_>::from_iter(host.kernel.instances()), HashSet::from_iter(instances));

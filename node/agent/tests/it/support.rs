@@ -9,7 +9,7 @@ use hutch_agent::{Agent, AgentConfig};
 use hutch_node_api::{NodeClient, NodeError, NodeEvent, RouteSource, StartSandbox, StartedSandbox};
 use hutch_runtime_fake::{FakeKernel, FakeRuntime, Guest};
 use hutch_types::supervise::Supervisor;
-use hutch_types::{BuildId, Clock, NetworkPolicy, Resources, SandboxId, Secret, TemplateId};
+use hutch_types::{BuildId, Clock, Ingress, NetworkPolicy, Resources, SandboxId, Secret, TemplateId};
 
 pub const RESOURCES: Resources = Resources { vcpus: 2, memory_mib: 512, disk_mib: 1024, max_processes: 100 };
 /// What tests wait for comes long before.
@@ -149,6 +149,7 @@ pub fn request(build_id: BuildId) -> StartSandbox {
         env: [("KEY".to_owned(), "value".to_owned())].into(),
         access_token: Secret::new("an-access-token"),
         network: NetworkPolicy::default(),
+        ingress: Ingress::default(),
     }
 }
 
