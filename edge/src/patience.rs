@@ -9,15 +9,23 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 /// How many requests of a connection are being served.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Busy(Arc<AtomicUsize>);
+pub(crate) struct Busy(Arc<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    served: AtomicUsize,
+    /// Who reads from the connection; it must look at the time again when the last request is done.
+    reader: Mutex<Option<Waker>>,
+}
 
 /// Marks one request as being served until it is dropped with the response's body.
 #[derive(Debug)]
@@ -25,18 +33,23 @@ pub(crate) struct BusyGuard(Busy);
 
 impl Busy {
     pub(crate) fn enter(&self) -> BusyGuard {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.served.fetch_add(1, Ordering::Relaxed);
         BusyGuard(self.clone())
     }
 
     fn is_busy(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+        self.0.served.load(Ordering::Relaxed) > 0
     }
 }
 
 impl Drop for BusyGuard {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        let requests = &self.0.0;
+        if requests.served.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(reader) = requests.reader.lock().take()
+        {
+            reader.wake();
+        }
     }
 }
 
@@ -94,6 +107,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
             this.phase = next;
             let patience = if next == Phase::Head { this.head } else { this.idle };
             this.sleep.as_mut().reset(Instant::now() + patience);
+        }
+        if read.is_pending() && this.phase == Phase::Busy && this.multiplexed != Some(true) {
+            *this.busy.0.reader.lock() = Some(cx.waker().clone());
+            if !this.busy.is_busy() {
+                // It became idle since it was looked at.
+                cx.waker().wake_by_ref();
+            }
         }
         if read.is_pending() && this.phase != Phase::Busy && this.sleep.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -159,9 +179,14 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_secs(7200), s.read(&mut buf)).await.is_err());
         client.write_all(b"x").await.unwrap();
         assert_eq!(s.read(&mut buf).await.unwrap(), 1);
-        drop(guard);
         let started = Instant::now();
-        assert!(s.read(&mut buf).await.is_err());
+        // The reader waits already when the request ends.
+        let end = async {
+            tokio::task::yield_now().await;
+            drop(guard);
+        };
+        let (read, ()) = tokio::join!(s.read(&mut buf), end);
+        assert!(read.is_err());
         assert_eq!(started.elapsed().as_secs(), 600, "idle patience once nothing is being served");
     }
 }

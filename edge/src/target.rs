@@ -177,6 +177,24 @@ mod tests {
     }
 
     #[test]
+    fn hostile_names_are_refused() {
+        for host in [
+            "3000-../../etc.hutch.test",
+            "3000-i%2e%2e.hutch.test",
+            "3000-.hutch.test",
+            "3000-a b.hutch.test",
+            "3000-iabc0123456789xyz000-c0-x.hutch.test",
+            "3000-iabc0123456789xyz000\u{e9}.hutch.test",
+            "-1-iabc0123456789xyz000.hutch.test",
+        ] {
+            let mut parts = parts("x", &[]);
+            parts.headers.insert(HOST, http::HeaderValue::from_bytes(host.as_bytes()).unwrap());
+            let found = target(&parts);
+            assert!(!matches!(found, Ok(Target::Sandbox { .. })), "{host}: {found:?}");
+        }
+    }
+
+    #[test]
     fn names_that_only_look_similar_are_the_api() {
         for host in ["my-host.example.com", "3000-x", "-x.y", "", "api"] {
             check(host, &[], Ok(Target::Api));
@@ -213,6 +231,71 @@ mod tests {
             if http::HeaderValue::from_str(&host).is_ok() {
                 drop(target(&parts(&host, &[("e2b-sandbox-id", &id), ("e2b-sandbox-port", &port)])));
             }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(host in proptest::collection::vec(any::<u8>(), 0..80), id in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let mut parts = parts("x", &[("e2b-sandbox-port", "80")]);
+            for (name, bytes) in [("host", &host), ("e2b-sandbox-id", &id)] {
+                if let Ok(value) = http::HeaderValue::from_bytes(bytes) {
+                    parts.headers.insert(name, value);
+                }
+            }
+            drop(target(&parts));
+        }
+
+        #[test]
+        fn a_name_that_was_made_is_understood(
+            id in "i[a-z0-9]{19}", port in 1u16.., domain in "[a-z]{1,10}(\\.[a-z]{1,10}){0,3}", own_port in proptest::option::of(1u16..),
+            client in proptest::option::of("[a-z0-9]{1,8}"), upper in any::<bool>(), dot in any::<bool>(),
+        ) {
+            let client = client.map(|c| format!("-{c}")).unwrap_or_default();
+            let mut host = format!("{port}-{id}{client}.{domain}{}", if dot { "." } else { "" });
+            if upper {
+                host = host.to_uppercase();
+            }
+            if let Some(own_port) = own_port {
+                host = format!("{host}:{own_port}");
+            }
+            let expected = Ok(Target::Sandbox { id: id.parse().unwrap(), port });
+            prop_assert_eq!(&target(&parts(&host, &[])), &expected);
+            // Whatever the headers say: they cannot lead elsewhere.
+            let other = [("e2b-sandbox-id", "iother00000000000000"), ("e2b-sandbox-port", "22")];
+            prop_assert_eq!(&target(&parts(&host, &other)), &expected);
+            // HTTP/2 names the host in the address, which wins over a header.
+            let absolute = http::Request::builder().uri(format!("http://{host}/")).header("host", "api.hutch.test");
+            prop_assert_eq!(&target(&absolute.body(()).unwrap().into_parts().0), &expected);
+        }
+
+        #[test]
+        fn headers_lead_where_they_say(id in "i[a-z0-9]{19}", port in 1u16.., host in "localhost|127\\.0\\.0\\.1|\\[::1\\]|sandbox\\.[a-z]{1,9}\\.test") {
+            let port_text = port.to_string();
+            let pair = [("e2b-sandbox-id", id.as_str()), ("e2b-sandbox-port", port_text.as_str())];
+            let expected = Ok(Target::Sandbox { id: id.parse().unwrap(), port });
+            prop_assert_eq!(target(&parts(&host, &pair)), expected);
+            prop_assert_eq!(target(&parts("api.hutch.test", &pair)), Ok(Target::Api));
+        }
+
+        #[test]
+        fn whatever_names_a_sandbox_names_a_possible_one(host in "[0-9]{0,6}-?[ -~]{0,30}(\\.[ -~]{0,10})?") {
+            if http::HeaderValue::from_str(&host).is_ok()
+                && let Ok(Target::Sandbox { id, port }) = target(&parts(&host, &[]))
+            {
+                prop_assert!(port > 0);
+                prop_assert!(id.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()), "{id}");
+                prop_assert!(host.to_ascii_lowercase().contains(id.as_str()));
+            }
+        }
+
+        #[test]
+        fn an_internal_path_is_found_in_any_disguise(
+            name in "init|tunnel|logs|freeze|upgrade", pieces in proptest::collection::vec("/|/\\./|//|/x/\\.\\./|/%2e/|%2f", 1..4), encode in any::<u8>(),
+        ) {
+            let name: String = name.bytes().enumerate().map(|(at, b)| {
+                if encode & (1 << (at % 8)) != 0 { format!("%{b:02x}") } else { char::from(b).to_string() }
+            }).collect();
+            let path = format!("{}{name}", pieces.concat());
+            prop_assert!(is_internal_envd_path(&path), "{path}");
         }
 
         #[test]

@@ -2,6 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod answers;
+mod http2;
+mod inside_tls;
+mod private;
+mod streams;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +24,7 @@ use http_body_util::BodyExt;
 use hutch_edge::{Edge, Front, FrontConfig, RequestBody};
 use hutch_node_api::{Route, RouteSource, SignedFile, SignedUrls};
 use hutch_types::supervise::Supervisor;
-use hutch_types::{SandboxId, Secret};
+use hutch_types::{Ingress, SandboxId, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
@@ -27,6 +33,7 @@ const ID: &str = "iabc0123456789xyz000";
 
 struct OneSandbox {
     envd_port: u16,
+    ingress: Arc<Ingress>,
 }
 
 #[async_trait]
@@ -36,7 +43,7 @@ impl RouteSource for OneSandbox {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             envd_port: self.envd_port,
             secret: Secret::new("host-secret"),
-            ingress: Arc::default(),
+            ingress: Arc::clone(&self.ingress),
         })
     }
 }
@@ -121,10 +128,16 @@ async fn inside() -> SocketAddr {
 }
 
 async fn front(config: FrontConfig) -> (SocketAddr, SocketAddr) {
+    front_of(config, Ingress::default(), 1024).await
+}
+
+/// A front before a sandbox with these rules, that may have so many requests in flight.
+async fn front_of(config: FrontConfig, ingress: Ingress, most: usize) -> (SocketAddr, SocketAddr) {
     let inside = inside().await;
     let supervisor = Supervisor::new();
-    let sandbox = Arc::new(OneSandbox { envd_port: inside.port() });
+    let sandbox = Arc::new(OneSandbox { envd_port: inside.port(), ingress: Arc::new(ingress) });
     let edge = Edge::new(Arc::clone(&sandbox) as _, sandbox, supervisor.clone());
+    let edge = edge.with_max_connections_per_sandbox(most);
     let api = Router::new().fallback(|| async { "this is the api" }).into_service::<RequestBody>();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -139,6 +152,15 @@ async fn talk(to: SocketAddr, request: &str) -> String {
     let mut out = Vec::new();
     tokio::time::timeout(Duration::from_secs(20), s.read_to_end(&mut out)).await.unwrap().unwrap();
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Reads up to the end of a head.
+async fn head(s: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(s.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
 }
 
 fn get_request(host: &str, path: &str, extra: &str) -> String {
