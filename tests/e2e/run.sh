@@ -177,6 +177,9 @@ if wants own; then
     say "error: the template could not be imported for servers of the tests"
   }
   run_pytest disk "$python" security/test_disk.py
+  # Programs with each of the SDKs run against a server with TLS.
+  export HUTCH_E2E_WORK=$work
+  export HUTCH_E2E_SDKS="python-$python python-$OLD_PYTHON javascript-$javascript javascript-$OLD_JAVASCRIPT"
   run_pytest own "$python" e2e/own
 fi
 

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use hutch_app::Limits;
 use serde::{Deserialize, Serialize};
+
+use crate::https::{DnsSection, TlsMode, TlsSection};
 use toml::{Table, Value};
 
 /// All settings. Each can be given by environment: `HUTCH_` and its path in capitals, `HUTCH_POOL_SIZE` for `pool.size`.
@@ -15,7 +17,8 @@ pub struct Config {
     pub listen: String,
     /// Where everything lives.
     pub data_dir: PathBuf,
-    /// Domain of sandbox host names (`{port}-{id}.{domain}`). Empty: clients use the one that they are configured with.
+    /// Domain of sandbox host names (`{port}-{id}.{domain}`), with `:port` when clients reach TLS on another port than it listens on.
+    /// Empty: `hutch.test` with TLS or DNS; otherwise clients use the one that they are configured with.
     pub domain: String,
     /// What to log, as tracing's filter directives.
     pub log: String,
@@ -29,6 +32,24 @@ pub struct Config {
     pub pool: PoolSection,
     /// Limits of teams and requests.
     pub limits: Limits,
+    /// TLS.
+    pub tls: TlsSection,
+    /// The name server for the domain.
+    pub dns: DnsSection,
+}
+
+/// What the command line of `hutch serve` sets.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ServeFlags {
+    /// Address to listen on [default: 127.0.0.1:3000].
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Serve HTTPS too, by default on port 443: `self` makes a local CA, `files` takes tls.cert and tls.key.
+    #[arg(long, value_name = "MODE")]
+    pub tls: Option<TlsMode>,
+    /// Answer DNS for the domain and everything below it [default when given without ADDR: 127.0.0.1:53].
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1:53")]
+    pub dns: Option<String>,
 }
 
 /// Which isolation sandboxes get.
@@ -85,6 +106,8 @@ impl Default for Config {
             node: NodeSection::default(),
             pool: PoolSection::default(),
             limits: Limits::default(),
+            tls: TlsSection::default(),
+            dns: DnsSection::default(),
         }
     }
 }
@@ -125,7 +148,7 @@ impl Config {
     pub fn load(
         file: Option<&Path>,
         data_dir: Option<&Path>,
-        listen: Option<&str>,
+        flags: ServeFlags,
     ) -> Result<Self, Vec<String>> {
         let text = match file {
             Some(path) => std::fs::read_to_string(path)
@@ -136,8 +159,14 @@ impl Config {
         if let Some(dir) = data_dir {
             config.data_dir = dir.to_owned();
         }
-        if let Some(listen) = listen {
-            config.listen = listen.to_owned();
+        if let Some(listen) = flags.listen {
+            config.listen = listen;
+        }
+        if let Some(mode) = flags.tls {
+            config.tls.mode = mode;
+        }
+        if let Some(listen) = flags.dns {
+            config.dns.listen = listen;
         }
         let problems = config.problems();
         if problems.is_empty() { Ok(config) } else { Err(problems) }
@@ -157,6 +186,7 @@ impl Config {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = self.limits.problems();
+        problems.extend(self.https_problems());
         if self.listen.parse::<SocketAddr>().is_err() {
             problems
                 .push(format!("listen: {:?} is not an address and port such as 127.0.0.1:3000", self.listen));
@@ -296,6 +326,8 @@ mod tests {
             ("HUTCH_LIMITS_MAX_SANDBOXES_PER_TEAM", "7"),
             ("HUTCH_NODE_DNS_UPSTREAMS", "127.0.0.1:53, 9.9.9.9:53"),
             ("HUTCH_LOG_JSON", "1"),
+            ("HUTCH_TLS_MODE", "self"),
+            ("HUTCH_DNS_FORWARD", "127.0.0.1:5353"),
         ];
         let config = parse(file, &env).unwrap();
         assert_eq!(config.listen, "0.0.0.0:80");
@@ -304,6 +336,8 @@ mod tests {
         assert_eq!(config.limits.max_timeout_seconds, 60);
         assert_eq!(config.node.dns_upstreams.len(), 2);
         assert!(config.log_json);
+        assert_eq!(config.tls.mode, TlsMode::Local);
+        assert_eq!(config.dns.forward.len(), 1);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 mod config;
 mod doctor;
+mod https;
 mod keys;
 mod node;
 mod prove;
 mod sandboxes;
 mod serve;
 mod templates;
+mod tls;
 mod welcome;
 
 use std::io::IsTerminal;
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::Config;
+use crate::config::{Config, ServeFlags};
 
 /// Exit code for a configuration that cannot work (sysexits' EX_USAGE).
 const EX_USAGE: u8 = 64;
@@ -45,9 +47,8 @@ enum Command {
     Serve {
         #[command(flatten)]
         common: Common,
-        /// Address to listen on [default: 127.0.0.1:3000].
-        #[arg(long, value_name = "ADDR")]
-        listen: Option<String>,
+        #[command(flatten)]
+        flags: ServeFlags,
         /// Prove at start that a sandbox runs, and print how to use this server.
         #[arg(long)]
         welcome: bool,
@@ -82,8 +83,9 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let common = cli.command.common().clone();
-    let listen = if let Command::Serve { listen, .. } = &cli.command { listen.clone() } else { None };
-    let config = match Config::load(common.config.as_deref(), common.data_dir.as_deref(), listen.as_deref()) {
+    let flags =
+        if let Command::Serve { flags, .. } = &cli.command { flags.clone() } else { ServeFlags::default() };
+    let config = match Config::load(common.config.as_deref(), common.data_dir.as_deref(), flags) {
         Ok(config) => config,
         Err(problems) => {
             for problem in problems {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use http::uri::Scheme;
 use hutch_agent::{Agent, AgentConfig};
 use hutch_app::{App, AppDeps};
 use hutch_edge::{Edge, Front, FrontConfig, RequestBody};
@@ -16,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Config;
-use crate::{doctor, node, welcome};
+use crate::{doctor, node, tls, welcome};
 
 /// How long requests in flight get at shutdown.
 const GRACE: Duration = Duration::from_secs(5);
@@ -40,6 +41,8 @@ pub async fn serve(config: Config, greet: bool) -> anyhow::Result<()> {
     };
     let supervisor = Supervisor::new();
     let clock = Clock::system();
+    let tls = tls::open(&config, &supervisor, &clock).await?;
+    tls::start_dns(&config, &supervisor).await?;
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.database()).await?);
     let agent = start_agent(&config, &supervisor, &clock).await?;
 
@@ -49,7 +52,7 @@ pub async fn serve(config: Config, greet: bool) -> anyhow::Result<()> {
         clock: clock.clone(),
         supervisor: supervisor.clone(),
         limits: config.limits.clone(),
-        domain: (!config.domain.is_empty()).then(|| config.domain.clone()),
+        domain: config.public_domain(),
     });
     app.start().await?;
     keep_warm(&config, &*store, &agent, &clock).await?;
@@ -60,11 +63,18 @@ pub async fn serve(config: Config, greet: bool) -> anyhow::Result<()> {
     let api = hutch_api::router(app.clone(), hutch_api::ApiConfig::default()).into_service::<RequestBody>();
     let front = Front::new(FrontConfig::default(), edge, api, supervisor.clone());
     let address = listener.local_addr()?;
-    supervisor.spawn("front", front.serve(listener));
+    supervisor.spawn("front", front.clone().serve(listener));
     tracing::info!(%address, data_dir = %config.data_dir.display(), "serving");
+    let mut trust = None;
+    if let Some(tls) = tls {
+        tracing::info!(address = %tls.listener.local_addr()?, domain = config.public_domain(), "serving TLS");
+        let handshake = tls.handshake();
+        supervisor.spawn("front-tls", front.serve_with(tls.listener, Scheme::HTTPS, handshake));
+        trust = tls.trust;
+    }
 
     if greet {
-        welcome::greet(&config, address, &app, &agent, &*store, &clock).await?;
+        welcome::greet(&config, address, trust.as_ref(), &app, &agent, &*store, &clock).await?;
     }
     wait_for_signal().await?;
     tracing::info!("stopping; sandboxes go on running");

@@ -12,11 +12,13 @@ use hutch_types::Clock;
 
 use crate::config::Config;
 use crate::prove;
+use crate::tls::Trust;
 
 /// Proves the server and prints how to use it. A key is made and shown when there is none yet.
 pub async fn greet(
     config: &Config,
     address: SocketAddr,
+    trust: Option<&Trust>,
     app: &App,
     agent: &Agent,
     store: &dyn Store,
@@ -61,16 +63,57 @@ pub async fn greet(
         );
         "<your key>".to_owned()
     };
-    println!("{}", how_to(&format!("http://{}", reachable(address)), &key));
+    println!("{}", how_to(&exports(config, address, trust, &key)?));
     Ok(())
 }
 
-fn how_to(url: &str, key: &str) -> String {
+/// What a client's environment needs. With TLS that is E2B's own variable alone, and the trust.
+fn exports(config: &Config, address: SocketAddr, trust: Option<&Trust>, key: &str) -> anyhow::Result<String> {
+    let mut lines = Vec::new();
+    match config.public_domain() {
+        Some(domain) if config.has_tls() => {
+            lines.push(format!("export E2B_DOMAIN={domain}"));
+            if let Some(Trust { ca, bundle }) = trust {
+                lines.push(format!("export SSL_CERT_FILE={}", bundle.display()));
+                lines.push(format!("export NODE_EXTRA_CA_CERTS={}", ca.display()));
+            }
+        }
+        _ => {
+            let url = format!("http://{}", reachable(address));
+            lines.push(format!("export E2B_API_URL={url}"));
+            lines.push(format!("export E2B_SANDBOX_URL={url}"));
+        }
+    }
+    lines.push(format!("export E2B_API_KEY={key}"));
+    if config.has_tls() || config.has_dns() {
+        lines.push(String::new());
+        lines.push(names(config)?);
+    }
+    Ok(lines.iter().map(|line| format!("\n  {line}").trim_end_matches(' ').to_owned()).collect())
+}
+
+/// How the names of the domain come to resolve.
+fn names(config: &Config) -> anyhow::Result<String> {
+    let domain = config.domain_name();
+    Ok(if config.has_dns() {
+        let server = reachable(config.dns.listen.parse()?);
+        let how = if server.port() == 53 {
+            format!("put `nameserver {}` first into /etc/resolv.conf", server.ip())
+        } else {
+            format!("make your resolver ask {server} for them")
+        };
+        format!("Names below {domain} are answered at {server}: {how}; docs/tls.md has more ways.")
+    } else {
+        format!(
+            "{domain} and every name below it must resolve to {}: `--dns` answers them on this machine.",
+            config.dns_answer()?
+        )
+    })
+}
+
+fn how_to(exports: &str) -> String {
     format!(
-        r#"
-  export E2B_API_URL={url}
-  export E2B_SANDBOX_URL={url}
-  export E2B_API_KEY={key}
+        r#"{exports}
 
   Python (pip install e2b):
 
@@ -113,6 +156,30 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::https::TlsMode;
+
+    #[test]
+    fn the_environment_fits_the_way_in() {
+        let (address, mut config) = ("127.0.0.1:3000".parse().unwrap(), Config::default());
+        let plain = exports(&config, address, None, "k").unwrap();
+        assert_eq!(
+            plain,
+            "\n  export E2B_API_URL=http://127.0.0.1:3000\n  export E2B_SANDBOX_URL=http://127.0.0.1:3000\n  export E2B_API_KEY=k"
+        );
+        config.tls.mode = TlsMode::Local;
+        config.tls.listen = "127.0.0.1:8443".into();
+        let trust = Trust { ca: "/d/tls/ca.pem".into(), bundle: "/d/tls/ca-bundle.pem".into() };
+        let tls = exports(&config, address, Some(&trust), "k").unwrap();
+        assert!(
+            tls.starts_with(
+                "\n  export E2B_DOMAIN=hutch.test:8443\n  export SSL_CERT_FILE=/d/tls/ca-bundle.pem\n  \
+             export NODE_EXTRA_CA_CERTS=/d/tls/ca.pem\n  export E2B_API_KEY=k\n\n  hutch.test and every name"
+            ),
+            "{tls}"
+        );
+        config.dns.listen = "127.0.0.1:53".into();
+        assert!(exports(&config, address, Some(&trust), "k").unwrap().contains("nameserver 127.0.0.1"));
+    }
 
     #[test]
     fn the_wildcard_address_is_shown_as_localhost() {

@@ -1,0 +1,123 @@
+//! Wires TLS and DNS together with the listener.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use hutch_dns::{DnsServer, Zone};
+use hutch_tls::files::Files;
+use hutch_tls::{Accept, Current, TlsBounds};
+use hutch_types::Clock;
+use hutch_types::supervise::Supervisor;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::server::TlsStream;
+
+use crate::config::Config;
+use crate::https::TlsMode;
+
+/// What clients need so that they trust this server; none where the certificate is trusted anyway.
+#[derive(Debug)]
+pub struct Trust {
+    /// The CA's certificate.
+    pub ca: PathBuf,
+    /// The system's roots with it.
+    pub bundle: PathBuf,
+}
+
+/// A listener that has its address, and the certificates for it.
+#[derive(Debug)]
+pub struct Tls {
+    /// Where it listens.
+    pub listener: TcpListener,
+    /// What clients have to trust.
+    pub trust: Option<Trust>,
+    accept: Accept,
+}
+
+/// Takes the address and gets the certificate ready, where TLS is on.
+pub async fn open(config: &Config, supervisor: &Supervisor, clock: &Clock) -> anyhow::Result<Option<Tls>> {
+    if !config.has_tls() {
+        return Ok(None);
+    }
+    let address = config.tls_address()?;
+    let listener = match TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            anyhow::bail!(
+                "{address} is in use: stop what listens there, or choose another address for TLS with tls.listen"
+            )
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot listen on {address} for TLS")),
+    };
+    let (current, trust) = certificates(config, supervisor, clock)?;
+    let bounds = TlsBounds {
+        max_handshakes: config.tls.max_handshakes,
+        handshake_timeout: Duration::from_secs(config.tls.handshake_timeout_seconds),
+    };
+    Ok(Some(Tls { listener, trust, accept: Accept::new(current, bounds)? }))
+}
+
+fn certificates(
+    config: &Config,
+    supervisor: &Supervisor,
+    clock: &Clock,
+) -> anyhow::Result<(Current, Option<Trust>)> {
+    let domain = config.domain_name();
+    match config.tls.mode {
+        TlsMode::Off => anyhow::bail!("TLS is off"),
+        TlsMode::Local => {
+            let local = hutch_tls::local::start(&config.tls_dir(), &domain, supervisor, clock)?;
+            // What is told to people has to work in whatever folder they are.
+            let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+            let trust = Trust { ca: absolute(local.ca), bundle: absolute(local.bundle) };
+            if local.is_new {
+                tracing::info!(ca = %trust.ca.display(), "made a local CA, which clients have to trust");
+            }
+            Ok((local.current, Some(trust)))
+        }
+        TlsMode::Files => {
+            let files = Files { cert: config.tls.cert.clone(), key: config.tls.key.clone() };
+            let wanted = vec![format!("api.{domain}")];
+            Ok((hutch_tls::files::start(files, wanted, supervisor, clock)?, None))
+        }
+    }
+}
+
+impl Tls {
+    /// What the listener does with each connection.
+    pub fn handshake(&self) -> impl Fn(TcpStream, SocketAddr) -> HandshakeFuture + Clone + Send + 'static {
+        let accept = self.accept.clone();
+        move |stream, peer| {
+            let accept = accept.clone();
+            Box::pin(async move {
+                match accept.accept(stream).await {
+                    Ok(stream) => Some(stream),
+                    Err(error) => {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string);
+                        tracing::debug!(%peer, %error, cause, "no TLS connection");
+                        None
+                    }
+                }
+            })
+        }
+    }
+}
+
+type HandshakeFuture = std::pin::Pin<Box<dyn Future<Output = Option<TlsStream<TcpStream>>> + Send>>;
+
+/// Takes the address for DNS and answers, where that is on.
+pub async fn start_dns(config: &Config, supervisor: &Supervisor) -> anyhow::Result<()> {
+    if !config.has_dns() {
+        return Ok(());
+    }
+    let (domain, answer) = (config.domain_name(), config.dns_answer()?);
+    let server =
+        DnsServer::bind(config.dns.listen.parse()?, Zone::new(&domain, answer)?, config.dns.forward.clone())
+            .await?;
+    tracing::info!(address = %server.local_addr()?, %domain, %answer, "answering DNS");
+    server.start(supervisor);
+    Ok(())
+}
