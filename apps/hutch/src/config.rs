@@ -44,7 +44,8 @@ pub struct ServeFlags {
     /// Address to listen on [default: 127.0.0.1:3000].
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Serve HTTPS too, by default on port 443: `self` makes a local CA, `files` takes tls.cert and tls.key.
+    /// Serve HTTPS too, by default on port 443: `self` makes a local CA, `files` takes tls.cert and tls.key, `acme`
+    /// orders a certificate as tls.acme says.
     #[arg(long, value_name = "MODE")]
     pub tls: Option<TlsMode>,
     /// Answer DNS for the domain and everything below it [default when given without ADDR: 127.0.0.1:53].
@@ -327,6 +328,7 @@ mod tests {
             ("HUTCH_NODE_DNS_UPSTREAMS", "127.0.0.1:53, 9.9.9.9:53"),
             ("HUTCH_LOG_JSON", "1"),
             ("HUTCH_TLS_MODE", "self"),
+            ("HUTCH_TLS_ACME_RFC2136_ZONE", "example.com"),
             ("HUTCH_DNS_FORWARD", "127.0.0.1:5353"),
         ];
         let config = parse(file, &env).unwrap();
@@ -337,6 +339,7 @@ mod tests {
         assert_eq!(config.node.dns_upstreams.len(), 2);
         assert!(config.log_json);
         assert_eq!(config.tls.mode, TlsMode::Local);
+        assert_eq!(config.tls.acme.rfc2136.zone, "example.com");
         assert_eq!(config.dns.forward.len(), 1);
     }
 

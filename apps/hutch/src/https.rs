@@ -28,6 +28,52 @@ pub struct TlsSection {
     pub max_handshakes: usize,
     /// How long a client may take to finish the handshake.
     pub handshake_timeout_seconds: u64,
+    /// For mode `acme`.
+    pub acme: AcmeSection,
+}
+
+/// Where certificates are ordered, and how the domain is proven to be ours. Setting mode `acme` agrees to the authority's terms.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcmeSection {
+    /// URL of the authority's directory.
+    pub directory: String,
+    /// The CA of the directory's own HTTPS, in PEM form. Empty: the system's.
+    pub root: PathBuf,
+    /// E-mail address for the account. Empty: none.
+    pub contact: String,
+    /// Key id of an external account, where the authority wants one.
+    pub eab_key_id: String,
+    /// File with the external account's key in base64url.
+    pub eab_key_file: PathBuf,
+    /// Name of the text records. Empty: `_acme-challenge.{domain}`.
+    pub record: String,
+    /// Command that publishes text records, called as `hook add|remove NAME VALUE`.
+    pub hook: PathBuf,
+    /// How long the command may take.
+    pub hook_timeout_seconds: u64,
+    /// Servers that must show the records, `address:port`. Empty: the authoritative ones.
+    pub check_servers: Vec<SocketAddr>,
+    /// How long the records may take to be seen.
+    pub check_timeout_seconds: u64,
+    /// Publishes text records by dynamic update, in place of a command.
+    pub rfc2136: Rfc2136Section,
+}
+
+/// Dynamic updates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rfc2136Section {
+    /// The zone's primary server, `address:port`. Empty: no dynamic updates.
+    pub server: String,
+    /// The zone. Empty: the server is asked.
+    pub zone: String,
+    /// Name of the TSIG key.
+    pub key_name: String,
+    /// Its algorithm: `hmac-sha256`, `hmac-sha384` or `hmac-sha512`.
+    pub key_algorithm: String,
+    /// File with its secret in base64.
+    pub key_file: PathBuf,
 }
 
 /// Where the certificate comes from.
@@ -42,6 +88,8 @@ pub enum TlsMode {
     Local,
     /// Two files that something else keeps fresh.
     Files,
+    /// An authority that speaks ACME.
+    Acme,
 }
 
 /// The name server for the domain.
@@ -65,6 +113,37 @@ impl Default for TlsSection {
             key: PathBuf::new(),
             max_handshakes: 512,
             handshake_timeout_seconds: 10,
+            acme: AcmeSection::default(),
+        }
+    }
+}
+
+impl Default for AcmeSection {
+    fn default() -> Self {
+        Self {
+            directory: "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
+            root: PathBuf::new(),
+            contact: String::new(),
+            eab_key_id: String::new(),
+            eab_key_file: PathBuf::new(),
+            record: String::new(),
+            hook: PathBuf::new(),
+            hook_timeout_seconds: 120,
+            check_servers: Vec::new(),
+            check_timeout_seconds: 300,
+            rfc2136: Rfc2136Section::default(),
+        }
+    }
+}
+
+impl Default for Rfc2136Section {
+    fn default() -> Self {
+        Self {
+            server: String::new(),
+            zone: String::new(),
+            key_name: String::new(),
+            key_algorithm: "hmac-sha256".to_owned(),
+            key_file: PathBuf::new(),
         }
     }
 }
@@ -102,8 +181,47 @@ impl Config {
         if self.tls.max_handshakes == 0 || self.tls.handshake_timeout_seconds == 0 {
             problems.push("tls.max_handshakes and tls.handshake_timeout_seconds must not be 0".to_owned());
         }
+        if self.tls.mode == TlsMode::Acme {
+            problems.extend(self.acme_problems());
+        }
         if !self.dns.address.is_empty() && self.dns.address.parse::<IpAddr>().is_err() {
             problems.push(format!("dns.address: {:?} is not an IP address", self.dns.address));
+        }
+        problems
+    }
+
+    fn acme_problems(&self) -> Vec<String> {
+        let acme = &self.tls.acme;
+        let mut problems = Vec::new();
+        if self.domain.is_empty() {
+            problems.push("domain must be set for tls.mode = \"acme\"".to_owned());
+        }
+        if !acme.directory.starts_with("https://") {
+            problems.push(format!("tls.acme.directory: {:?} is not an https URL", acme.directory));
+        }
+        if acme.hook.as_os_str().is_empty() == acme.rfc2136.server.is_empty() {
+            problems.push("one of tls.acme.hook and tls.acme.rfc2136.server must be set".to_owned());
+        }
+        if acme.eab_key_id.is_empty() != acme.eab_key_file.as_os_str().is_empty() {
+            problems.push("tls.acme.eab_key_id and tls.acme.eab_key_file belong together".to_owned());
+        }
+        if acme.hook_timeout_seconds == 0 || acme.check_timeout_seconds == 0 {
+            problems.push(
+                "tls.acme.hook_timeout_seconds and tls.acme.check_timeout_seconds must not be 0".to_owned(),
+            );
+        }
+        let update = &acme.rfc2136;
+        if !update.server.is_empty() {
+            if update.server.parse::<SocketAddr>().is_err() {
+                problems.push(format!(
+                    "tls.acme.rfc2136.server: {:?} is not an address and port such as 192.0.2.53:53",
+                    update.server
+                ));
+            }
+            if update.key_name.is_empty() || update.key_file.as_os_str().is_empty() {
+                problems
+                    .push("tls.acme.rfc2136.key_name and tls.acme.rfc2136.key_file must be set".to_owned());
+            }
         }
         problems
     }
@@ -234,6 +352,14 @@ mod tests {
         assert!(problems(|c| c.domain = "a.test:no".into()).contains("port"));
         assert!(problems(|c| c.tls.mode = TlsMode::Files).contains("tls.cert"));
         assert!(problems(|c| c.tls.listen = "443".into()).contains("tls.listen"));
+        let acme = problems(|c| {
+            c.tls.mode = TlsMode::Acme;
+            c.tls.acme.directory = "http://acme.test".into();
+            c.tls.acme.eab_key_id = "id".into();
+        });
+        for named in ["domain must", "directory", "tls.acme.hook", "eab_key_file"] {
+            assert!(acme.contains(named), "{named}: {acme}");
+        }
         assert!(problems(|c| c.dns.address = "here".into()).contains("dns.address"));
         let same = problems(|c| {
             c.tls.mode = TlsMode::Local;

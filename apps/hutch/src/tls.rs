@@ -3,20 +3,23 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use hutch_dns::{DnsServer, Zone};
+use hutch_tls::acme::hook::Hook;
+use hutch_tls::acme::rfc2136::Rfc2136;
+use hutch_tls::acme::{AcmeConfig, ExternalAccount, Provider};
 use hutch_tls::files::Files;
 use hutch_tls::{Accept, Current, TlsBounds};
-use hutch_types::Clock;
 use hutch_types::supervise::Supervisor;
+use hutch_types::{Clock, Secret};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::config::Config;
-use crate::https::TlsMode;
+use crate::https::{Rfc2136Section, TlsMode};
 
 /// What clients need so that they trust this server; none where the certificate is trusted anyway.
 #[derive(Debug)]
@@ -83,7 +86,49 @@ fn certificates(
             let wanted = vec![format!("api.{domain}")];
             Ok((hutch_tls::files::start(files, wanted, supervisor, clock)?, None))
         }
+        TlsMode::Acme => {
+            let dir = config.tls_dir().join("acme");
+            Ok((hutch_tls::acme::start(&dir, acme(config, domain)?, supervisor, clock)?, None))
+        }
     }
+}
+
+fn acme(config: &Config, domain: String) -> anyhow::Result<AcmeConfig> {
+    let acme = &config.tls.acme;
+    let external_account = match acme.eab_key_id.as_str() {
+        "" => None,
+        id => Some(ExternalAccount { key_id: id.to_owned(), key: secret(&acme.eab_key_file)? }),
+    };
+    let provider = if acme.rfc2136.server.is_empty() {
+        let timeout = Duration::from_secs(acme.hook_timeout_seconds);
+        Provider::Hook(Hook { command: acme.hook.clone(), timeout })
+    } else {
+        Provider::Rfc2136(rfc2136(&acme.rfc2136)?)
+    };
+    Ok(AcmeConfig {
+        directory: acme.directory.clone(),
+        root: Some(acme.root.clone()).filter(|root| !root.as_os_str().is_empty()),
+        contact: acme.contact.clone(),
+        external_account,
+        domain,
+        record: Some(acme.record.clone()).filter(|record| !record.is_empty()),
+        provider,
+        check_servers: acme.check_servers.clone(),
+        check_timeout: Duration::from_secs(acme.check_timeout_seconds),
+        first_retry: None,
+    })
+}
+
+fn rfc2136(update: &Rfc2136Section) -> anyhow::Result<Rfc2136> {
+    let zone = Some(update.zone.as_str()).filter(|zone| !zone.is_empty());
+    let key = secret(&update.key_file)?;
+    Rfc2136::new(update.server.parse()?, zone, &update.key_name, &update.key_algorithm, &key)
+        .context("tls.acme.rfc2136 cannot be used")
+}
+
+fn secret(path: &Path) -> anyhow::Result<Secret> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Secret::new(text.trim()))
 }
 
 impl Tls {
