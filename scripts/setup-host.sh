@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and running Hutch needs, and only those that are missing.
 # Safe to run again: it does nothing, and quickly, when everything is there.
+#   setup-host.sh [tests]   with what only tests need
 set -euo pipefail
 export HUTCH_STEP=host
 # shellcheck source=lib/common.sh
@@ -14,6 +15,9 @@ packages=(
   gcc libc6-dev make pkg-config
   python3 python3-venv ca-certificates curl procps
 )
+
+# An ACME server, and a second opinion on certificates. Name servers are not among them: installing one starts it.
+if [ "${1:-}" = tests ]; then packages+=(pebble openssl); fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   die "this machine has no apt: Debian 12 or newer is needed, with ${packages[*]}"

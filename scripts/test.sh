@@ -79,7 +79,7 @@ run_tests() {
   count "$name" "$ok" "$bad" "$skip"
 }
 
-scripts/setup-host.sh || exit 1
+scripts/setup-host.sh tests || exit 1
 criu_or_without() {
   scripts/setup-criu.sh "$tools_dir/criu" || say "going on without CRIU"
 }
