@@ -131,7 +131,7 @@ impl App {
             message,
             fields: BTreeMap::from([("logger".to_owned(), "hutch".to_owned())]),
         };
-        if let Err(error) = self.0.store.insert_logs(&[line]).await {
+        if let Err(error) = self.0.store.insert_logs(&[line], self.0.limits.log_room()).await {
             tracing::warn!(sandbox = %id, error = chain(&error), "a log line was not stored");
         }
     }

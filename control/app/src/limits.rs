@@ -32,6 +32,8 @@ pub struct Limits {
     pub max_connections_per_sandbox: u32,
     /// How many days records, logs and metrics of ended sandboxes are kept. Default 7.
     pub history_days: u32,
+    /// Size of the log lines that are kept of a sandbox, in bytes; its oldest lines go when it logs more. Default 16777216.
+    pub max_log_bytes_per_sandbox: u32,
 }
 
 impl Default for Limits {
@@ -49,11 +51,17 @@ impl Default for Limits {
             max_body_bytes: 1_048_576,
             max_connections_per_sandbox: 1024,
             history_days: 7,
+            max_log_bytes_per_sandbox: 16_777_216,
         }
     }
 }
 
 impl Limits {
+    /// The bytes of log lines that the store keeps of a sandbox.
+    pub(crate) fn log_room(&self) -> u64 {
+        self.max_log_bytes_per_sandbox.into()
+    }
+
     /// All that is wrong with these limits, one sentence each; empty when nothing is.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -65,6 +73,7 @@ impl Limits {
             ("max_body_bytes", self.max_body_bytes),
             ("max_connections_per_sandbox", self.max_connections_per_sandbox),
             ("history_days", self.history_days),
+            ("max_log_bytes_per_sandbox", self.max_log_bytes_per_sandbox),
         ] {
             if value == 0 {
                 problems.push(format!("limits.{name} must not be 0"));

@@ -114,7 +114,7 @@ impl App {
             tracing::warn!(error = chain(&error), dropped = points.len(), "samples were not stored");
         }
         if !lines.is_empty()
-            && let Err(error) = self.0.store.insert_logs(&lines).await
+            && let Err(error) = self.0.store.insert_logs(&lines, self.0.limits.log_room()).await
         {
             tracing::warn!(error = chain(&error), dropped = lines.len(), "log lines were not stored");
         }

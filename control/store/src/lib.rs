@@ -188,18 +188,27 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Appends samples. Samples and log lines may be lost when the machine (not only the process) fails within seconds.
     async fn insert_metrics(&self, points: &[MetricPoint]) -> Result<(), StoreError>;
-    /// Samples of a sandbox between two times (inclusive), oldest first, at most `limit` (evenly thinned when there are more).
+    /// Samples of a sandbox between two times (inclusive), oldest first. Those of the same `step_ms` milliseconds, counted
+    /// from 1970, become one: the highest of each figure, at the time of the last. A step below 1 counts as 1.
     async fn metrics(
         &self,
         id: &SandboxId,
         start: Option<Timestamp>,
         end: Option<Timestamp>,
-        limit: u32,
+        step_ms: i64,
     ) -> Result<Vec<MetricPoint>, StoreError>;
+    /// The times of the first and the last sample of a sandbox between two times (inclusive), if there are any.
+    async fn metrics_extent(
+        &self,
+        id: &SandboxId,
+        start: Option<Timestamp>,
+        end: Option<Timestamp>,
+    ) -> Result<Option<(Timestamp, Timestamp)>, StoreError>;
     /// The latest sample of each of the sandboxes.
     async fn latest_metrics(&self, ids: &[SandboxId]) -> Result<Vec<MetricPoint>, StoreError>;
-    /// Appends log lines.
-    async fn insert_logs(&self, entries: &[LogEntry]) -> Result<(), StoreError>;
+    /// Appends log lines. A sandbox whose lines then take more than `max_bytes` loses its oldest ones, until a tenth of
+    /// that is free again. Its newest line always stays.
+    async fn insert_logs(&self, entries: &[LogEntry], max_bytes: u64) -> Result<(), StoreError>;
     /// Log lines of a sandbox.
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError>;
     /// Samples and log lines from before `before` are removed, whatever became of their sandboxes; returns how many.

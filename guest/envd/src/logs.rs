@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 /// Lines kept; the oldest goes when one more comes. The host fetches far more often than this fills.
 const CAPACITY: usize = 2048;
+/// Characters of text in one page: escaped for JSON, six times longer at worst, it stays below what the host accepts.
+const PAGE_TEXT: usize = 256 << 10;
 /// Characters of one text value kept; the rest is cut.
 const VALUE_LIMIT: usize = 2048;
 
@@ -83,12 +85,18 @@ impl Logs {
         ring.lines.push_back(line);
     }
 
-    /// The lines after `after`, oldest first, at most `limit`, and the number to ask with next. A number from the
+    /// The lines after `after`, oldest first, at most `limit` and a quarter of a million characters, and the number to ask with next. A number from the
     /// future belongs to an envd that has since been restarted, so that everything is new.
     pub fn after(&self, after: u64, limit: usize) -> (u64, Vec<Line>) {
         let ring = self.ring.lock();
         let after = if after > ring.last { 0 } else { after };
-        let lines: Vec<Line> = ring.lines.iter().filter(|l| l.seq > after).take(limit).cloned().collect();
+        let mut room = PAGE_TEXT;
+        let fits = |line: &&Line| {
+            let size = line.fields.iter().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
+            room.checked_sub(size).map(|rest| room = rest).is_some()
+        };
+        let lines: Vec<Line> =
+            ring.lines.iter().filter(|l| l.seq > after).take(limit).take_while(fits).cloned().collect();
         let next = lines.last().map_or(ring.last, |l| l.seq);
         (next, lines)
     }
@@ -129,7 +137,17 @@ mod tests {
         for _ in 0..CAPACITY + 5 {
             logs.add(Level::Info, "t", "m", json!({"cmd": "ä".repeat(VALUE_LIMIT)}));
         }
-        let (next, lines) = logs.after(0, usize::MAX);
+        let (mut next, mut lines) = (0, Vec::new());
+        while next < CAPACITY as u64 + 5 {
+            let (after, page) = logs.after(next, usize::MAX);
+            assert!(
+                after > next
+                    && page.iter().map(|l| l.fields["cmd"].as_str().unwrap().len()).sum::<usize>()
+                        <= PAGE_TEXT
+            );
+            next = after;
+            lines.extend(page);
+        }
         assert_eq!((next, lines.len(), lines[0].seq), (CAPACITY as u64 + 5, CAPACITY, 6));
         assert!(lines[0].fields["cmd"].as_str().unwrap().len() <= VALUE_LIMIT + 3);
     }

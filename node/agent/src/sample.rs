@@ -24,7 +24,7 @@ const LOGS_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_LOGS_BYTES: usize = 2 << 20;
 /// Lines taken from one answer.
 const MAX_LINES: usize = 1000;
-/// Bytes of text taken from one answer; what is beyond is dropped.
+/// Bytes of text taken from one answer; what is beyond is left for the next one.
 const MAX_TEXT: usize = 512 << 10;
 const MAX_MESSAGE: usize = 4096;
 const MAX_FIELDS: usize = 16;
@@ -166,6 +166,8 @@ struct Page {
 #[derive(Deserialize)]
 struct Line {
     #[serde(default)]
+    seq: Option<u64>,
+    #[serde(default)]
     timestamp: String,
     #[serde(default)]
     level: String,
@@ -182,14 +184,19 @@ fn parse_logs(body: &[u8], now: Timestamp) -> Result<(u64, Vec<LogLine>), serde_
     let page: Page = serde_json::from_slice(body)?;
     let mut room = MAX_TEXT;
     let mut lines = Vec::new();
+    let (total, mut taken) = (page.lines.len(), None);
     for line in page.lines.into_iter().take(MAX_LINES) {
+        let seq = line.seq;
         let line = tame(line, now);
         let size = line.message.len() + line.fields.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
         let Some(rest) = room.checked_sub(size) else { break };
         room = rest;
+        taken = seq;
         lines.push(line);
     }
-    Ok((page.next, lines))
+    // What did not fit comes with the next turn.
+    let next = if lines.len() < total { taken.unwrap_or(page.next) } else { page.next };
+    Ok((next, lines))
 }
 
 fn tame(line: Line, now: Timestamp) -> LogLine {
@@ -261,17 +268,24 @@ mod tests {
         }
     }
 
+    fn many_values() -> serde_json::Map<String, Value> {
+        (0..30).map(|n| (format!("{n}{}", "k".repeat(500)), json!("v".repeat(9000)))).collect()
+    }
+
     #[test]
     fn everything_a_guest_says_is_bounded() {
-        let many: serde_json::Map<String, Value> =
-            (0..30).map(|n| (format!("{n}{}", "k".repeat(500)), json!("v".repeat(9000)))).collect();
-        let line = json!({"message": "é".repeat(9000), "fields": many, "logger": "l".repeat(500)});
+        let line = json!({"message": "é".repeat(9000), "fields": many_values(), "logger": "l".repeat(500)});
         let taken = lines(&json!({"next": 1, "lines": vec![line; 20]}));
         assert!((1..20).contains(&taken.len()), "{}", taken.len());
         for line in &taken {
             assert!(line.message.len() <= MAX_MESSAGE && line.fields.len() <= MAX_FIELDS + 1);
             assert!(line.fields.iter().all(|(k, v)| k.len() <= MAX_KEY && v.len() <= MAX_VALUE));
         }
+        let numbered: Vec<_> =
+            (11..31).map(|seq| json!({"seq": seq, "message": "m", "fields": many_values()})).collect();
+        let page = json!({"next": 30, "lines": numbered}).to_string();
+        let (next, kept) = parse_logs(page.as_bytes(), NOW).unwrap();
+        assert_eq!(next, 10 + kept.len() as u64, "what does not fit is asked for again");
         let short = lines(&json!({"next": 1, "lines": vec![json!({"message": "m"}); 3000]}));
         assert_eq!(short.len(), MAX_LINES);
         assert!(parse_logs(b"[]", NOW).is_err());

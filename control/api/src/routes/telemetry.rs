@@ -81,7 +81,7 @@ pub(crate) async fn sandbox_logs(
     Ok(Json(SandboxLogsV2 { logs: logs.into_iter().map(LogEntryDto::from).collect() }))
 }
 
-/// What a sandbox used over time.
+/// What a sandbox used over time, with the peaks of each step.
 #[utoipa::path(
     get, path = "/sandboxes/{sandboxID}/metrics", tag = "sandboxes",
     params(
@@ -89,7 +89,7 @@ pub(crate) async fn sandbox_logs(
         ("start" = Option<i64>, Query, description = "Seconds since 1970, inclusive."),
         ("end" = Option<i64>, Query, description = "Seconds since 1970, inclusive."),
     ),
-    responses((status = 200, description = "Samples, oldest first.", body = Vec<SandboxMetric>), NotFound, CommonErrors),
+    responses((status = 200, description = "Samples, oldest first: one for every 5 seconds of a range below an hour, fewer for longer ones, down to one for every 15 minutes.", body = Vec<SandboxMetric>), NotFound, CommonErrors),
     security(("ApiKeyAuth" = [])),
 )]
 pub(crate) async fn sandbox_metrics(

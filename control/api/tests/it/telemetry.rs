@@ -138,6 +138,27 @@ async fn samples_become_metrics() {
 }
 
 #[tokio::test]
+async fn longer_ranges_have_fewer_samples_with_the_peaks() {
+    let w = World::new().await;
+    let id = w.create(json!({})).await;
+    let path = format!("/sandboxes/{id}/metrics");
+    // Two hours of a sample every 5 seconds, counted up.
+    for n in 0..1441 {
+        w.node.report(NodeEvent::Sample { sandbox_id: id.clone(), sample: sample(n * 5, n.unsigned_abs()) });
+    }
+    let newest = |body: &Value| body.as_array().unwrap().last().map(|m| m["memUsed"].clone());
+    wait_for("the samples", async || newest(&w.get(&path).await.json()) == Some(json!(1440))).await;
+    let body = w.get(&path).await.json();
+    let count = body.as_array().unwrap().len();
+    assert!((240..=242).contains(&count), "one for every 30 seconds of two hours, not {count}");
+    let second = |s: i64| START.0 / 1000 + s;
+    let hour = w.get(&format!("{path}?start={}&end={}", second(0), second(3500))).await.json();
+    assert_eq!(hour.as_array().unwrap().len(), 701, "every sample of less than an hour");
+    let wide = w.get(&format!("{path}?start=0&end={}", second(3500))).await.json();
+    assert_eq!(wide, hour, "what counts is the time that there are samples of");
+}
+
+#[tokio::test]
 async fn the_latest_metrics_need_between_one_and_a_hundred_ids() {
     let w = World::new().await;
     w.get("/sandboxes/metrics").await.error(400);

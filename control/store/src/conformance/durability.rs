@@ -6,7 +6,7 @@ use hutch_types::{KillReason, SandboxId};
 use super::Subject;
 use super::fixture::{at, build, default_team, in_state, key, new_sandbox, run, template};
 use super::idempotency::claim;
-use super::telemetry::{line, sample};
+use super::telemetry::{ROOM, line, sample};
 use crate::{IdempotencyClaim, IdempotencyRecord, LogQuery, SortOrder};
 
 pub(super) async fn a_second_handle_sees_what_was_acknowledged(subject: &dyn Subject) {
@@ -44,7 +44,7 @@ pub(super) async fn what_was_acknowledged_is_there_after_reopening(subject: &dyn
     store.finish_idempotency(team.id, "k", answer.clone()).await.unwrap();
     let id = SandboxId::random();
     store.insert_metrics(&[sample(&id, 1)]).await.unwrap();
-    store.insert_logs(&[line(&id, 1, "info", "hello")]).await.unwrap();
+    store.insert_logs(&[line(&id, 1, "info", "hello")], ROOM).await.unwrap();
     drop(store);
 
     let store = subject.open().await;
@@ -55,7 +55,7 @@ pub(super) async fn what_was_acknowledged_is_there_after_reopening(subject: &dyn
     assert_eq!(store.live_sandboxes().await.unwrap(), running);
     assert_eq!(store.sandbox(&gone).await.unwrap().ended, Some((at(9), KillReason::Died)));
     assert_eq!(claim(&*store, team.id, "k", "f", 1).await, IdempotencyClaim::Answered(answer));
-    assert_eq!(store.metrics(&id, None, None, 10).await.unwrap(), [sample(&id, 1)]);
+    assert_eq!(store.metrics(&id, None, None, 1).await.unwrap(), [sample(&id, 1)]);
     let query = LogQuery {
         sandbox: id.clone(),
         cursor: None,

@@ -8,7 +8,7 @@ use super::fixture::{
     assert_conflict, assert_not_found, at, default_team, everything, ids, in_state, insert, listed,
     new_sandbox, other_team, pairs, run,
 };
-use super::telemetry::{line, sample};
+use super::telemetry::{ROOM, line, sample};
 use crate::{CreateOutcome, LogQuery, SortOrder};
 
 pub(super) async fn a_new_sandbox_is_kept_as_asked_for(subject: &dyn Subject) {
@@ -240,7 +240,7 @@ pub(super) async fn purging_forgets_ended_sandboxes_with_their_telemetry(subject
     );
     for id in [&old, &recent, &live] {
         store.insert_metrics(&[sample(id, 1), sample(id, 2)]).await.unwrap();
-        store.insert_logs(&[line(id, 1, "info", "hello")]).await.unwrap();
+        store.insert_logs(&[line(id, 1, "info", "hello")], ROOM).await.unwrap();
     }
     store.end_sandbox(&old, S::Gone, KillReason::Request, at(100)).await.unwrap();
     store.end_sandbox(&recent, S::Gone, KillReason::Request, at(200)).await.unwrap();
@@ -249,7 +249,7 @@ pub(super) async fn purging_forgets_ended_sandboxes_with_their_telemetry(subject
     assert_eq!(store.purge(at(200)).await.unwrap(), 0);
     assert_not_found(store.sandbox(&old).await);
     for (id, samples, lines) in [(&old, 0, 0), (&recent, 2, 1), (&live, 2, 1)] {
-        assert_eq!(store.metrics(id, None, None, 10).await.unwrap().len(), samples);
+        assert_eq!(store.metrics(id, None, None, 1).await.unwrap().len(), samples);
         let query = LogQuery {
             sandbox: id.clone(),
             cursor: None,

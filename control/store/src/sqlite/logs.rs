@@ -1,10 +1,12 @@
 //! Log lines.
 
+use std::collections::BTreeSet;
+
 use hutch_types::Timestamp;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use super::column::{Columns, to_json};
+use super::column::{Columns, integer, to_json};
 use super::error::failed;
 use crate::{LogEntry, LogQuery, SortOrder, StoreError};
 
@@ -18,6 +20,15 @@ macro_rules! matching {
 const OLDEST_FIRST: &str = concat!(matching!(), " AND (?2 IS NULL OR at >= ?2) ORDER BY at, seq LIMIT ?5");
 const NEWEST_FIRST: &str =
     concat!(matching!(), " AND (?2 IS NULL OR at <= ?2) ORDER BY at DESC, seq DESC LIMIT ?5");
+
+/// All lines but the newest that fit; the very newest always does.
+const TRIM: &str = "DELETE FROM logs WHERE seq IN (
+    SELECT seq FROM (
+        SELECT seq, SUM(64 + octet_length(message) + octet_length(fields)) OVER newest AS bytes,
+               ROW_NUMBER() OVER newest AS n
+        FROM logs WHERE sandbox_id = ?1
+        WINDOW newest AS (ORDER BY at DESC, seq DESC ROWS UNBOUNDED PRECEDING))
+    WHERE bytes > ?2 AND n > 1)";
 
 /// The rank of a level; what is none of the four counts as `info`.
 fn severity(level: &str) -> i64 {
@@ -40,7 +51,11 @@ fn from_row(row: &SqliteRow) -> Result<LogEntry, StoreError> {
     })
 }
 
-pub(super) async fn insert(conn: &mut SqliteConnection, entries: &[LogEntry]) -> Result<(), StoreError> {
+pub(super) async fn insert(
+    conn: &mut SqliteConnection,
+    entries: &[LogEntry],
+    max_bytes: u64,
+) -> Result<(), StoreError> {
     for entry in entries {
         sqlx::query(
             "INSERT INTO logs (sandbox_id, at, level, severity, message, fields) VALUES (?, ?, ?, ?, ?, ?)",
@@ -55,7 +70,31 @@ pub(super) async fn insert(conn: &mut SqliteConnection, entries: &[LogEntry]) ->
         .await
         .map_err(failed("storing log lines"))?;
     }
+    let sandboxes: BTreeSet<&str> = entries.iter().map(|e| e.sandbox.as_str()).collect();
+    for sandbox in sandboxes {
+        trim(conn, sandbox, max_bytes).await?;
+    }
     Ok(())
+}
+
+/// Removes the oldest lines of a sandbox that has too many. Some room is made each time, so that not every line costs a
+/// look at all of them.
+async fn trim(conn: &mut SqliteConnection, sandbox: &str, max_bytes: u64) -> Result<(), StoreError> {
+    let bytes: Option<i64> = sqlx::query_scalar("SELECT bytes FROM log_sizes WHERE sandbox_id = ?")
+        .bind(sandbox)
+        .fetch_optional(&mut *conn)
+        .await
+        .map_err(failed("reading the size of log lines"))?;
+    if bytes.is_none_or(|bytes| u64::try_from(bytes).unwrap_or(0) <= max_bytes) {
+        return Ok(());
+    }
+    sqlx::query(TRIM)
+        .bind(sandbox)
+        .bind(integer(max_bytes / 10 * 9))
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("removing the oldest log lines"))
 }
 
 /// Lines of the same millisecond keep the order in which they were appended.

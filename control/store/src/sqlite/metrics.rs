@@ -15,6 +15,10 @@ macro_rules! columns {
     };
 }
 
+/// Two look-ups in the index, however many samples there are.
+const EXTENT: &str = "SELECT (SELECT MIN(at) FROM metrics WHERE sandbox_id = ?1 AND at >= ?2 AND at <= ?3),
+                             (SELECT MAX(at) FROM metrics WHERE sandbox_id = ?1 AND at >= ?2 AND at <= ?3)";
+
 fn from_row(row: &SqliteRow) -> Result<MetricPoint, StoreError> {
     let c = Columns::new(row, "sample");
     Ok(MetricPoint {
@@ -60,32 +64,48 @@ pub(super) async fn insert(conn: &mut SqliteConnection, points: &[MetricPoint]) 
     Ok(())
 }
 
-/// When there are more than `limit`, time is not what is divided but the samples: the last of each of `limit` equal
-/// runs of them is taken, so the newest one always is.
+/// Grouping keeps the peaks, which thinning would lose.
 pub(super) async fn between(
     conn: &mut SqliteConnection,
     id: &SandboxId,
     start: Option<Timestamp>,
     end: Option<Timestamp>,
-    limit: u32,
+    step_ms: i64,
 ) -> Result<Vec<MetricPoint>, StoreError> {
-    let rows = sqlx::query(concat!(
-        "SELECT ",
-        columns!(),
-        " FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY at) AS n, COUNT(*) OVER () AS total
-                FROM metrics
-                WHERE sandbox_id = ?1 AND (?2 IS NULL OR at >= ?2) AND (?3 IS NULL OR at <= ?3))
-          WHERE ?4 > 0 AND (total <= ?4 OR n * ?4 / total <> (n - 1) * ?4 / total)
-          ORDER BY at"
-    ))
+    let rows = sqlx::query(
+        "SELECT sandbox_id, MAX(at) AS at, MAX(cpu_count) AS cpu_count, MAX(cpu_used_pct) AS cpu_used_pct,
+                MAX(mem_used_bytes) AS mem_used_bytes, MAX(mem_total_bytes) AS mem_total_bytes,
+                MAX(mem_cache_bytes) AS mem_cache_bytes, MAX(disk_used_bytes) AS disk_used_bytes,
+                MAX(disk_total_bytes) AS disk_total_bytes
+         FROM metrics
+         WHERE sandbox_id = ?1 AND metrics.at >= ?2 AND metrics.at <= ?3
+         GROUP BY metrics.at / ?4
+         ORDER BY at",
+    )
     .bind(id.as_str())
-    .bind(start.map(|t| t.0))
-    .bind(end.map(|t| t.0))
-    .bind(limit)
+    .bind(start.map_or(i64::MIN, |t| t.0))
+    .bind(end.map_or(i64::MAX, |t| t.0))
+    .bind(step_ms.max(1))
     .fetch_all(conn)
     .await
     .map_err(failed("reading samples"))?;
     from_rows(&rows)
+}
+
+pub(super) async fn extent(
+    conn: &mut SqliteConnection,
+    id: &SandboxId,
+    start: Option<Timestamp>,
+    end: Option<Timestamp>,
+) -> Result<Option<(Timestamp, Timestamp)>, StoreError> {
+    let (first, last): (Option<i64>, Option<i64>) = sqlx::query_as(EXTENT)
+        .bind(id.as_str())
+        .bind(start.map_or(i64::MIN, |t| t.0))
+        .bind(end.map_or(i64::MAX, |t| t.0))
+        .fetch_one(conn)
+        .await
+        .map_err(failed("reading the times of samples"))?;
+    Ok(first.zip(last).map(|(first, last)| (Timestamp(first), Timestamp(last))))
 }
 
 pub(super) async fn latest(

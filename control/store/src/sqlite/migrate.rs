@@ -30,7 +30,10 @@ pub(super) const MAIN: Schema = Schema {
 /// Samples and log lines.
 pub(super) const TELEMETRY: Schema = Schema {
     application_id: 0x4875_7464,
-    migrations: &[include_str!("../../migrations/telemetry/0001_initial.sql")],
+    migrations: &[
+        include_str!("../../migrations/telemetry/0001_initial.sql"),
+        include_str!("../../migrations/telemetry/0002_log_sizes.sql"),
+    ],
 };
 
 /// Runs what is missing. Several processes may do so at the same time: the version is read again under the write lock.

@@ -319,12 +319,26 @@ impl Store for SqliteStore {
         id: &SandboxId,
         start: Option<Timestamp>,
         end: Option<Timestamp>,
-        limit: u32,
+        step_ms: i64,
     ) -> Result<Vec<MetricPoint>, StoreError> {
         let id = id.clone();
         self.telemetry
             .read("reading samples", move |c| {
-                Box::pin(async move { metrics::between(c, &id, start, end, limit).await })
+                Box::pin(async move { metrics::between(c, &id, start, end, step_ms).await })
+            })
+            .await
+    }
+
+    async fn metrics_extent(
+        &self,
+        id: &SandboxId,
+        start: Option<Timestamp>,
+        end: Option<Timestamp>,
+    ) -> Result<Option<(Timestamp, Timestamp)>, StoreError> {
+        let id = id.clone();
+        self.telemetry
+            .read("reading the times of samples", move |c| {
+                Box::pin(async move { metrics::extent(c, &id, start, end).await })
             })
             .await
     }
@@ -338,11 +352,11 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn insert_logs(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
+    async fn insert_logs(&self, entries: &[LogEntry], max_bytes: u64) -> Result<(), StoreError> {
         let entries = entries.to_vec();
         self.telemetry
             .write("storing log lines", Relaxed, move |c| {
-                Box::pin(async move { logs::insert(c, &entries).await })
+                Box::pin(async move { logs::insert(c, &entries, max_bytes).await })
             })
             .await
     }
