@@ -21,6 +21,7 @@ need_commands python3 node npm ip nft losetup setpriv
 # The older generation, which creates and connects by other routes than the newest one.
 OLD_PYTHON=2.45.1
 OLD_JAVASCRIPT=2.45.0
+COMMAND_LINE=2.19.0
 # Test runners, beside the SDK.
 RUNNERS=("pytest>=8,<10" "pytest-xdist>=3,<4" "pytest-timeout>=2,<3")
 
@@ -65,6 +66,14 @@ install_javascript() {
   mkdir -p "$dir" && npm install --silent --no-save --prefix "$dir" "e2b@$1" && touch "$dir/.complete"
 }
 
+install_command_line() {
+  local dir=$work/cli-$COMMAND_LINE
+  [ ! -e "$dir/.complete" ] || return 0
+  say "installing E2B's command line $COMMAND_LINE"
+  rm -rf "$dir"
+  mkdir -p "$dir" && npm install --silent --no-save --prefix "$dir" "@e2b/cli@$COMMAND_LINE" && touch "$dir/.complete"
+}
+
 # A data directory for servers that the tests start. Their sandboxes have a disk of 1 GiB.
 prepare_own() {
   HUTCH_NODE_NETWORK_NUMBER=2 "$HUTCH_BIN" template import --data-dir "$own" --name base \
@@ -76,7 +85,8 @@ run_pytest() {
   local name=$1 python=$work/python-$2/bin/python
   shift 2
   (
-    PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 HUTCH_E2E_OWN_DATA=$own timeout --kill-after=10 900 \
+    PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 HUTCH_E2E_OWN_DATA=$own \
+      HUTCH_E2E_CLI=$work/cli-$COMMAND_LINE/node_modules/.bin/e2b timeout --kill-after=10 900 \
       "$python" -m pytest -p support.fixtures -p no:cacheprovider -q --tb=short --timeout=240 --durations=8 \
         --rootdir=. --import-mode=importlib --junit-xml="$logs/$name.xml" "$@"
   ) >"$logs/$name.log" 2>&1
@@ -152,6 +162,8 @@ for version in "$python" "$OLD_PYTHON"; do install_python "$version" || die "pip
 for version in "$javascript" "$OLD_JAVASCRIPT"; do
   install_javascript "$version" || die "npm could not install e2b $version"
 done
+
+install_command_line || die "npm could not install E2B's command line $COMMAND_LINE"
 
 # The suites of both languages run beside each other, each with two workers: most of their time they wait.
 {
