@@ -2,7 +2,7 @@
 # HUTCH_DATA_DIR (default ./.hutch) and HUTCH_LISTEN (default 127.0.0.1:3000) are read from the environment.
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint clean-sandboxes
+.PHONY: help run build test conformance bench lint clean-sandboxes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ build: ## compile the server and the programs that run inside sandboxes
 
 test: ## every test there is, from lints to end-to-end (as root)
 	@scripts/test.sh
+
+conformance: ## E2B's own suites against a server of its own (as root; SDK=checkout [CI=checkout of the code interpreter])
+	@SDK="$(SDK)" CI="$(CI)" exec scripts/conformance.sh
 
 bench: ## measure, next to the raw primitives (as root; ARGS="--size 100")
 	@scripts/bench.sh $(ARGS)
