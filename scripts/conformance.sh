@@ -122,22 +122,33 @@ else
 fi
 
 data=$(mktemp -d "$repo/.hutch/scratch/conformance-XXXXXX")
+network=${HUTCH_NODE_NETWORK_NUMBER:-3} lab=''
 clean() {
-  # The namespaces are gone with the lab; disks, control groups and processes would outlive a lab that was killed.
-  if [ -d "$data/node" ]; then
-    env -u HUTCH_DATA_DIR -u HUTCH_LISTEN -u HUTCH_CONFIG HUTCH_NODE_NETWORK_NUMBER="$network" "$hutch" sandbox purge \
-      --data-dir "$data" >"$results/purge.log" 2>&1 || prefix_lines purge <"$results/purge.log"
+  if [ -n "$lab" ]; then
+    kill "$lab" 2>/dev/null || true
+    wait "$lab" 2>/dev/null || true
+  fi
+  # The network is gone with the lab; processes, disks and control groups would outlive a lab that was killed. In a network of
+  # its own, so that no other server's is touched.
+  if [ -d "$data/node" ] && [ ! -e "$data.lab/purged" ]; then
+    env -u HUTCH_DATA_DIR -u HUTCH_LISTEN -u HUTCH_CONFIG HUTCH_NODE_NETWORK_NUMBER="$network" \
+      unshare --net -- "$hutch" sandbox purge --data-dir "$data" >"$results/purge.log" 2>&1 ||
+      prefix_lines purge <"$results/purge.log"
   fi
   rm -rf --one-file-system "$data" "$data.lab"
 }
-network=${HUTCH_NODE_NETWORK_NUMBER:-3}
 trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
 unshare --net --mount --propagation private -- python3 "$here/lab.py" --hutch "$hutch" --base "$base" --data-dir "$data" \
   --work "$work" --results "$results" --network-number "$network" --workers "${HUTCH_CONFORMANCE_WORKERS:-3}" \
-  --only "${HUTCH_CONFORMANCE_ONLY:-}"
+  --only "${HUTCH_CONFORMANCE_ONLY:-}" </dev/null &
+lab=$!
+code=0
+wait "$lab" || code=$?
+lab=''
+[ "$code" -eq 0 ] || exit "$code"
 
 commit=$(git -C "$checkout" rev-parse --short HEAD 2>/dev/null || echo unknown)
 pages=(--markdown "$repo/docs/compatibility.md" --json "$repo/docs/compatibility.json")

@@ -114,6 +114,8 @@ class Hutch:
             "HUTCH_NODE_DNS_UPSTREAMS": f"{internet.NAME_SERVER}:53",
             "HUTCH_DOMAIN": DOMAIN,
         }
+        # Tells scripts/conformance.sh that nothing is left to remove.
+        self.purged = self.data_dir.with_name(self.data_dir.name + ".lab") / "purged"
         self.bundle = self.data_dir / "tls" / "ca-bundle.pem"
 
     def command(self, *command: object) -> str:
@@ -136,6 +138,7 @@ class Hutch:
         finally:
             end(process)
             self.command("sandbox", "purge")
+            self.purged.touch()
 
     def answers(self, process: subprocess.Popen, log: Path) -> bool:
         if process.poll() is not None:
