@@ -39,12 +39,14 @@ class Reason:
     says: list[str]
     tests: list[str]
     clients: list[str] = field(default_factory=list)
-    explained: int = 0
+    unless: list[str] = field(default_factory=list)
 
     def covers(self, outcome: Outcome) -> bool:
         """Whether the test is listed, however it ended."""
-        return (not self.clients or outcome.client in self.clients) and any(
-            matches(outcome.test, pattern) for pattern in self.tests
+        return (
+            (not self.clients or outcome.client in self.clients)
+            and any(matches(outcome.test, pattern) for pattern in self.tests)
+            and not any(matches(outcome.test, pattern) for pattern in self.unless)
         )
 
     def explains(self, outcome: Outcome) -> bool:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # What tests import or the test runner needs, of all that the checkout develops with.
-NEEDED = ("vitest", "msw", "dotenv", "error-stack-parser-es", "tsdown", "typescript", "@types/node", "@types/platform")
+NEEDED = ("vitest", "msw", "dotenv", "error-stack-parser-es", "typescript", "@types/node", "@types/platform")
 
 
 def package(theirs: Path, newest: str) -> dict:

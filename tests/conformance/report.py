@@ -45,14 +45,11 @@ def collect(results: Path) -> dict[str, list[Outcome]]:
             raise SystemExit(f"{client} did not run to its end; its output is in {results / client}.log")
         for outcome in found:
             outcome.area = outcomes.area_of(outcome.test)
-        if client.endswith("-newest"):
-            # They look into the checkout's own modules.
-            found = [outcome for outcome in found if outcome.area != CLIENT_ALONE]
         for outcome in found:
             if outcome.status != "passed":
                 outcome.reason = next((reason for reason in table if reason.explains(outcome)), None)
                 if outcome.reason is None and outcome.own_words:
-                    outcome.reason = Reason("suite", outcome.own_words, [], [], [])
+                    outcome.reason = Reason("suite", outcome.own_words, [], [])
         collected[client] = found
     return collected
 
@@ -63,7 +60,7 @@ def check(collected: dict[str, list[Outcome]]) -> bool:
     table = outcomes.reasons()
     for reason in table:
         for pattern in reason.tests:
-            listed = [o for o in everything if Reason("", "", [], [pattern], reason.clients).covers(o)]
+            listed = [o for o in everything if Reason("", "", [], [pattern], reason.clients, reason.unless).covers(o)]
             ran = pattern.split("/", 1)[0] in {o.test.split("/", 1)[0] for o in everything}
             if ran and not listed:
                 say(f"listed, but there is no such test: {pattern}")
