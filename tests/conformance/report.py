@@ -137,9 +137,9 @@ def compact(tests: dict[str, list[str]], versions: dict[str, str]) -> list[str]:
     files = defaultdict(list)
     for test, clients in tests.items():
         file, name = test.split("::", 1)
-        files[file, tuple(clients)].append(name.replace("|", "\\|"))
+        files[file, tuple(dict.fromkeys(clients))].append(name.replace("|", "\\|"))
     lines = []
-    for (file, clients), names in files.items():
+    for (file, clients), names in sorted(files.items()):
         shown = ", ".join(versions[client] for client in clients)
         lines.append(f"- `{file}` ({shown}): {'; '.join(names)}")
     return lines
