@@ -15,7 +15,8 @@
 //!   atomic, without touching the table, and it cuts established connections too.
 //! * Private, link-local, loopback, multicast and other sandboxes' addresses, the networks the host itself is in, and
 //!   every service of the host are denied always. So is IPv6, and any source address but the slot's own.
-//! * All slots have the same gateway address, so the relay listens once.
+//! * All slots have the same gateway address, so the relay listens once, and so does the guest service (HTTP on port 80,
+//!   [`Network::take_service`]), which sandboxes reach under every policy.
 //! * Nothing is made ahead: moving a ready veth peer into a namespace waits for RCU grace periods (tens of
 //!   milliseconds), making the pair in place takes about one.
 //!
@@ -31,7 +32,9 @@ mod netns;
 mod network;
 mod nft;
 mod rules;
+mod service;
 mod slot;
+mod sockets;
 mod subnet;
 mod support;
 mod sysctl;

@@ -16,6 +16,7 @@ use crate::error::{Attempt, NetError};
 use crate::links::{self, Link, Route};
 use crate::netlink::Client;
 use crate::netns::{self, on_own_thread};
+use crate::service::ServiceSocket;
 use crate::slot::{Indexes, Slot};
 use crate::subnet::Subnet;
 use crate::{nft, rules, sysctl};
@@ -42,6 +43,7 @@ struct Inner {
     mtu: u32,
     indexes: Mutex<Indexes>,
     dns: DnsRelay,
+    service: ServiceSocket,
     /// Held as long as this network is in use.
     _own: UnixDatagram,
 }
@@ -68,8 +70,9 @@ impl Network {
         )
         .await?;
         let dns = DnsRelay::bind(&config)?;
+        let service = ServiceSocket::bind(&config)?;
         let denied = if config.deny_host_networks { host.networks } else { Vec::new() };
-        nft::load(&rules::render(&config, &denied, dns.port())).await?;
+        nft::load(&rules::render(&config, &denied, dns.port(), service.port())).await?;
         enable_forwarding()?;
         dns.start(supervisor)?;
         let mut start = [0u8; 4];
@@ -79,6 +82,7 @@ impl Network {
             indexes: Mutex::new(Indexes::new(u32::from_ne_bytes(start))),
             config,
             dns,
+            service,
             _own: own,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -169,6 +173,12 @@ impl Network {
     /// What `/etc/resolv.conf` inside sandboxes should say.
     pub fn resolv_conf(&self) -> String {
         format!("nameserver {}\noptions timeout:3 attempts:2\n", self.inner.config.gateway())
+    }
+
+    /// The listening socket of the guest service, for whoever answers it; `None` when it was taken before. Peers are
+    /// sandboxes by their slots' addresses, or processes of this host. It does not block.
+    pub fn take_service(&self) -> Option<std::net::TcpListener> {
+        self.inner.service.take()
     }
 
     /// What the DNS relay did so far.

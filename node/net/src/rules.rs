@@ -1,26 +1,44 @@
 //! The nftables rules, as text.
 
 use crate::config::{NetConfig, SPECIAL_RANGES};
+use crate::service::SERVICE_PORT;
 use crate::subnet::Subnet;
 
 /// A ruleset that replaces the table in one transaction: there is no moment without rules.
 ///
-/// `host_networks` are denied like the special ranges. `dns_port` is where the relay listens on the gateway address.
-pub(crate) fn render(config: &NetConfig, host_networks: &[Subnet], dns_port: u16) -> String {
+/// `host_networks` are denied like the special ranges. `dns_port` and `service_port` are where the DNS relay and the guest
+/// service listen on the gateway address.
+pub(crate) fn render(
+    config: &NetConfig,
+    host_networks: &[Subnet],
+    dns_port: u16,
+    service_port: u16,
+) -> String {
     let NetConfig { subnet, prefix, table, max_connections, .. } = config;
     let (gateway, allow) = (config.gateway(), config.allow_group());
     let denied: Vec<String> = denied_ranges(config, host_networks).iter().map(ToString::to_string).collect();
     let denied = denied.join(", ");
-    let redirect = if dns_port == 53 {
-        String::new()
+    let redirects: String = [
+        ("udp", 53, dns_port),
+        ("tcp", 53, dns_port),
+        ("tcp", SERVICE_PORT, service_port),
+    ]
+    .into_iter()
+    .filter(|(_, asked, port)| asked != port)
+    .map(|(protocol, asked, port)| {
+        format!(
+            "        iifname \"{prefix}-*\" ip daddr {gateway} {protocol} dport {asked} redirect to :{port}\n"
+        )
+    })
+    .collect();
+    let redirect = if redirects.is_empty() {
+        redirects
     } else {
         format!(
             "
     chain prerouting_nat {{
         type nat hook prerouting priority dstnat; policy accept;
-        iifname \"{prefix}-*\" ip daddr {gateway} udp dport 53 redirect to :{dns_port}
-        iifname \"{prefix}-*\" ip daddr {gateway} tcp dport 53 redirect to :{dns_port}
-    }}
+{redirects}    }}
 "
         )
     };
@@ -57,8 +75,10 @@ table inet {table} {{
 
     chain to_host {{
         ct state established ct direction reply accept
-        iifgroup != {allow} drop
         ip daddr != {gateway} drop
+        tcp dport {service_port} ct state new add @connections {{ ip saddr ct count over {max_connections} }} drop
+        tcp dport {service_port} accept
+        iifgroup != {allow} drop
         ct state new add @connections {{ ip saddr ct count over {max_connections} }} drop
         udp dport {dns_port} accept
         tcp dport {dns_port} accept
@@ -219,8 +239,10 @@ table inet hutch {
 
     chain to_host {
         ct state established ct direction reply accept
-        iifgroup != 180879361 drop
         ip daddr != 10.200.0.1 drop
+        tcp dport 80 ct state new add @connections { ip saddr ct count over 100 } drop
+        tcp dport 80 accept
+        iifgroup != 180879361 drop
         ct state new add @connections { ip saddr ct count over 100 } drop
         udp dport 53 accept
         tcp dport 53 accept
@@ -254,7 +276,7 @@ table inet hutch {
     }
 }
 "#;
-        let rendered = render(&config, &[], 53);
+        let rendered = render(&config, &[], 53, 80);
         for (line, (got, want)) in rendered.lines().zip(expected.lines()).enumerate() {
             assert_eq!(got, want, "line {}", line + 1);
         }
@@ -262,10 +284,14 @@ table inet hutch {
     }
 
     #[test]
-    fn a_relay_on_another_port_is_reached_by_a_redirect() {
-        let rendered = render(&NetConfig::default(), &[], 5300);
+    fn servers_on_other_ports_are_reached_by_a_redirect() {
+        let rendered = render(&NetConfig::default(), &[], 5300, 8000);
         assert!(rendered.contains("ip daddr 10.200.0.1 udp dport 53 redirect to :5300"));
         assert!(rendered.contains("tcp dport 5300 accept"));
         assert!(!rendered.contains("udp dport 53 accept"));
+        assert!(rendered.contains("ip daddr 10.200.0.1 tcp dport 80 redirect to :8000"));
+        assert!(rendered.contains("tcp dport 8000 accept"));
+        let only_the_service = render(&NetConfig::default(), &[], 53, 8000);
+        assert!(!only_the_service.contains("dport 53 redirect"));
     }
 }

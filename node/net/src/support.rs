@@ -84,7 +84,7 @@ fn try_veth() -> Check {
 fn try_rules() -> Check {
     let config = NetConfig::default();
     // A port of its own makes the rules use everything that they ever do.
-    match nft(&["-f", "-"], &rules::render(&config, &[], 5353)) {
+    match nft(&["-f", "-"], &rules::render(&config, &[], 5353, 8080)) {
         Ok(_) => Check::Works("rules load".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Check::Fails("nft is missing: apt-get install nftables".to_owned())

@@ -20,11 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hutch_types::supervise::Supervisor;
 use parking_lot::Mutex;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::SocketType;
 use tokio::net::{TcpListener, UdpSocket};
 
 use crate::config::NetConfig;
 use crate::error::{Attempt, NetError};
+use crate::sockets::bind_one;
 use crate::subnet::Subnet;
 use sources::Sources;
 use upstreams::Upstreams;
@@ -144,16 +145,4 @@ fn bind_both(address: Ipv4Addr, port: u16) -> io::Result<(OwnedFd, OwnedFd, u16)
     let bound = SocketAddr::try_from(rustix::net::getsockname(&tcp)?)?;
     let udp = bind_one(SocketType::DGRAM, SocketAddrV4::new(address, bound.port()))?;
     Ok((udp, tcp, bound.port()))
-}
-
-fn bind_one(kind: SocketType, address: SocketAddrV4) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None)?;
-    sockopt::set_ip_freebind(&socket, true)?;
-    if kind == SocketType::STREAM {
-        // Connections of an earlier daemon that linger are no reason to fail.
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
 }

@@ -193,7 +193,7 @@ fn the_relay_works_beside_the_internet() {
     });
 }
 
-fn open(config: NetConfig) -> World {
+pub fn open(config: NetConfig) -> World {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     let supervisor = Supervisor::new();
     let network = runtime.block_on(Network::open(config, &supervisor)).expect("open the network");

@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket
 
 use hutch_net::NetConfig;
 
+use crate::dns::open;
 use crate::world::{
-    ALLOW, DENIED, DENY, ECHO, METADATA, PRIVATE, PUBLIC, Process, UPLINK, WORKS, connects, in_world, run,
-    say, serve_echo,
+    ALLOW, DENIED, DENY, ECHO, Guest, METADATA, PRIVATE, PUBLIC, Process, UPLINK, WORKS, World, connects,
+    in_empty_namespace, in_world, run, say, serve_echo,
 };
 
 #[test]
@@ -72,6 +73,59 @@ fn the_host_reaches_sandboxes_and_they_reach_nothing_of_it() {
             say(&mut stream, "hello", WORKS).expect("both ways");
         }
     });
+}
+
+#[test]
+fn the_guest_service_is_reached_under_every_policy_and_knows_who_calls() {
+    in_world(
+        "the_guest_service_is_reached_under_every_policy_and_knows_who_calls",
+        NetConfig::default(),
+        |world| {
+            serve_guests(&world);
+            let (guest, other) = (world.guest(), world.guest());
+            for policy in [DENY, ALLOW] {
+                world.set_policy(&guest, &policy);
+                assert_eq!(caller_of_the_service(&world, &guest), guest.slot.address);
+                assert_eq!(caller_of_the_service(&world, &other), other.slot.address);
+                assert!(!world.connects(&guest, guest.slot.gateway, 81, false), "nothing beside it");
+            }
+            // A guest that calls with its neighbour's address.
+            let (gateway, false_source) = (guest.slot.gateway, other.slot.address);
+            guest.process.run(&format!("ip addr add {false_source}/32 dev eth0"));
+            guest.process.run(&format!("ip route replace {gateway}/32 dev eth0 src {false_source}"));
+            assert!(!world.connects(&guest, gateway, 80, false), "dropped before it is seen");
+        },
+    );
+}
+
+#[test]
+fn the_guest_service_is_reached_on_a_host_where_port_80_is_taken() {
+    in_empty_namespace("the_guest_service_is_reached_on_a_host_where_port_80_is_taken", || {
+        let _taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80)).expect("bind");
+        let world = open(NetConfig::default());
+        serve_guests(&world);
+        let guest = world.guest();
+        assert_eq!(caller_of_the_service(&world, &guest), guest.slot.address);
+    });
+}
+
+/// Answers the guest service as an echo server would.
+fn serve_guests(world: &World) {
+    let service = world.network.take_service().expect("not taken yet");
+    assert!(world.network.take_service().is_none(), "there is one");
+    service.set_nonblocking(false).expect("blocking");
+    serve_echo(service);
+}
+
+fn caller_of_the_service(world: &World, guest: &Guest) -> Ipv4Addr {
+    let gateway = guest.slot.gateway;
+    world.inside(guest, move || {
+        let mut stream = TcpStream::connect_timeout(&(gateway, 80).into(), WORKS).expect("connect");
+        stream.set_read_timeout(Some(WORKS)).expect("timeout");
+        let mut caller = [0; 4];
+        stream.read_exact(&mut caller).expect("read");
+        Ipv4Addr::from(caller)
+    })
 }
 
 #[test]
