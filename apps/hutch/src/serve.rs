@@ -97,9 +97,15 @@ async fn start_agent(config: &Config, supervisor: &Supervisor, clock: &Clock) ->
         Duration::from_secs(u64::from(config.limits.start_timeout_seconds.saturating_sub(3).max(1)));
     settings.pool.size = config.pool.size;
     settings.pool.min_free_memory_mib = config.pool.min_free_memory_mib;
-    Agent::start(settings, Arc::new(node.runtime) as Arc<dyn Runtime>, supervisor.clone(), clock.clone())
+    settings.guest_service = Some(node.net.config().gateway().into());
+    let runtime = Arc::new(node.runtime) as Arc<dyn Runtime>;
+    let agent = Agent::start(settings, runtime, supervisor.clone(), clock.clone())
         .await
-        .map_err(|e| anyhow::anyhow!("the sandboxes of the last run cannot be taken over: {}", e.chain()))
+        .map_err(|e| anyhow::anyhow!("the sandboxes of the last run cannot be taken over: {}", e.chain()))?;
+    if let Some(listener) = node.net.take_service() {
+        agent.serve_guests(listener).context("sandboxes cannot be answered")?;
+    }
+    Ok(agent)
 }
 
 /// Keeps instances of the base template ready, where it is there.

@@ -69,6 +69,19 @@ impl Agent {
         Ok(Self { node })
     }
 
+    /// Answers sandboxes on `listener` (`GET /me`, `POST /logs`) until the agent shuts down. Which sandbox asks is told by
+    /// the source address alone: the listener must be where no sandbox can show another one's.
+    ///
+    /// # Errors
+    /// When the listener cannot be used.
+    pub fn serve_guests(&self, listener: std::net::TcpListener) -> std::io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let supervisor = &self.node.shared.supervisor;
+        supervisor.spawn("guest-service", crate::guests::serve(listener, self.node.clone()));
+        Ok(())
+    }
+
     /// Keeps `size` instances of this build and these resources ready, or as many as the configuration says. Creates
     /// with other resources do not find them. 0 ends the ones that are ready.
     pub fn set_pool_target(&self, build: BuildId, resources: Resources, size: Option<usize>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ struct Init<'a> {
     hostname: &'a str,
     sandbox_id: &'a str,
     template_id: &'a str,
+    build_id: String,
+    #[serde(rename = "hyperloopIP", skip_serializing_if = "Option::is_none")]
+    guest_service: Option<IpAddr>,
     machine_id: String,
     memory_total_bytes: u64,
     cpu_count: u32,
@@ -92,6 +96,8 @@ fn init_call(shared: &Shared, request: &StartSandbox) -> Result<Call, StartError
         hostname: id,
         sandbox_id: id,
         template_id: request.template_id.as_str(),
+        build_id: request.build_id.to_string(),
+        guest_service: shared.config.guest_service,
         machine_id: random_hex(16),
         memory_total_bytes: u64::from(request.resources.memory_mib) * MIB,
         cpu_count: request.resources.vcpus,

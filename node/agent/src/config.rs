@@ -1,5 +1,6 @@
 //! Settings of the agent. The app fills them from its configuration.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct AgentConfig {
     pub default_user: String,
     /// The directory that processes start in when a client names none.
     pub default_workdir: String,
+    /// Where sandboxes reach [`Agent::serve_guests`](crate::Agent::serve_guests), on port 80; `None` when nobody answers.
+    pub guest_service: Option<IpAddr>,
     /// Instances that boot at a time; further requests wait in order. At least 1.
     pub max_concurrent_starts: usize,
     /// Requests that may wait for an instance; one more is refused as exhausted.
@@ -80,6 +83,7 @@ impl AgentConfig {
             isolation_reason: String::new(),
             default_user: "user".to_owned(),
             default_workdir: "/home/user".to_owned(),
+            guest_service: None,
             max_concurrent_starts: usize::try_from(cpus).unwrap_or(1).saturating_mul(2),
             max_queued_starts: 512,
             queue_timeout: Duration::from_secs(30),

@@ -5,7 +5,8 @@
 //! [`Agent::start`] finds everything again from the labels on the instances.
 //!
 //! A start request travels `agent` -> `sandbox` (its actor) -> `pool` (an instance, ready or booted for it) ->
-//! `claim` (identity) -> route and answer. `sample` follows a running sandbox, `events` keeps what control fetches.
+//! `claim` (identity) -> route and answer. `sample` follows a running sandbox, `events` keeps what control fetches,
+//! `guests` answers what sandboxes ask of their node.
 
 mod adopt;
 mod agent;
@@ -14,6 +15,7 @@ mod config;
 mod envd;
 mod error;
 mod events;
+mod guests;
 mod labels;
 mod memory;
 mod node;

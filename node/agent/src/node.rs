@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use crate::events::EventRing;
+use crate::guests::Guests;
 use crate::pool::Pool;
 use crate::sandbox::Handle;
 use crate::shared::Shared;
@@ -29,6 +30,8 @@ pub(crate) struct Node {
     pub sandboxes: Mutex<HashMap<SandboxId, Handle>>,
     /// The running ones, for the edge: read for every request that it routes.
     pub routes: RwLock<HashMap<SandboxId, Route>>,
+    /// The running ones by address, for what they ask of the node.
+    pub guests: Guests,
     /// Clean-ups that may go on behind answered stops.
     pub cleanups: Arc<Semaphore>,
     /// Log answers that may be read at a time.
@@ -43,6 +46,7 @@ impl Node {
             sandboxes: Mutex::default(),
             actors: Work::default(),
             routes: RwLock::default(),
+            guests: Guests::default(),
             cleanups: Arc::new(Semaphore::new(shared.config.max_background_cleanups)),
             log_pulls: Semaphore::new(LOG_PULLS),
             shared,

@@ -23,9 +23,9 @@ const LOGS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of log lines that envd may send at a time.
 const MAX_LOGS_BYTES: usize = 2 << 20;
 /// Lines taken from one answer.
-const MAX_LINES: usize = 1000;
+pub(crate) const MAX_LINES: usize = 1000;
 /// Bytes of text taken from one answer; what is beyond is left for the next one.
-const MAX_TEXT: usize = 512 << 10;
+pub(crate) const MAX_TEXT: usize = 512 << 10;
 const MAX_MESSAGE: usize = 4096;
 const MAX_FIELDS: usize = 16;
 const MAX_KEY: usize = 64;
@@ -93,6 +93,10 @@ impl Sampler {
     /// Takes the log lines that have come since the last time. How far it came is noted on the instance, so that a
     /// restarted daemon does not tell the same lines again.
     pub async fn take_logs(&mut self, within: Duration) {
+        let said = self.node.guests.take(self.instance.address(), self.node.shared.clock.now());
+        if !said.is_empty() {
+            self.emit(NodeEvent::Logs { sandbox_id: self.id(), lines: said });
+        }
         // One hostile guest must not make the host hold many large answers at a time.
         let node = self.node.clone();
         let Ok(_turn) = node.log_pulls.acquire().await else { return };
@@ -163,20 +167,21 @@ struct Page {
     lines: Vec<Line>,
 }
 
+/// A line in the guest's words.
 #[derive(Deserialize)]
-struct Line {
+pub(crate) struct Line {
     #[serde(default)]
-    seq: Option<u64>,
+    pub seq: Option<u64>,
     #[serde(default)]
-    timestamp: String,
+    pub timestamp: String,
     #[serde(default)]
-    level: String,
+    pub level: String,
     #[serde(default)]
-    logger: String,
+    pub logger: String,
     #[serde(default)]
-    message: String,
+    pub message: String,
     #[serde(default)]
-    fields: serde_json::Map<String, Value>,
+    pub fields: serde_json::Map<String, Value>,
 }
 
 /// Log lines from the guest's words: everything cut to size, no time in the future.
@@ -188,8 +193,7 @@ fn parse_logs(body: &[u8], now: Timestamp) -> Result<(u64, Vec<LogLine>), serde_
     for line in page.lines.into_iter().take(MAX_LINES) {
         let seq = line.seq;
         let line = tame(line, now);
-        let size = line.message.len() + line.fields.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-        let Some(rest) = room.checked_sub(size) else { break };
+        let Some(rest) = room.checked_sub(size_of(&line)) else { break };
         room = rest;
         taken = seq;
         lines.push(line);
@@ -199,7 +203,13 @@ fn parse_logs(body: &[u8], now: Timestamp) -> Result<(u64, Vec<LogLine>), serde_
     Ok((next, lines))
 }
 
-fn tame(line: Line, now: Timestamp) -> LogLine {
+/// Bytes of text in a line.
+pub(crate) fn size_of(line: &LogLine) -> usize {
+    line.message.len() + line.fields.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>()
+}
+
+/// A line cut to size, with a level there is, not in the future.
+pub(crate) fn tame(line: Line, now: Timestamp) -> LogLine {
     let level = match line.level.as_str() {
         "debug" | "warn" | "error" => line.level,
         _ => "info".to_owned(),

@@ -238,6 +238,7 @@ impl Actor {
             secret: instance.spec().secret.clone(),
             ingress: labels.ingress.clone(),
         };
+        self.node.guests.insert(route.address, self.id.clone());
         self.node.routes.write().insert(self.id.clone(), route);
         tracing::info!(sandbox = %self.id, instance = %instance.spec().id, from_pool = started.from_pool, "running");
         self.apply(SandboxEvent::Started, Some(Ok(started)));
@@ -247,6 +248,14 @@ impl Actor {
     fn end(&self, event: SandboxEvent, answer: Option<Result<StartedSandbox, NodeError>>) {
         self.node.sandboxes.lock().remove(&self.id);
         self.apply(event, answer);
+    }
+
+    /// Answers nothing more that comes from the instance's address, and passes on what it had said.
+    fn forget_guest(&self, instance: &dyn Instance) {
+        let lines = self.node.guests.remove(instance.address(), &self.id, self.node.shared.clock.now());
+        if !lines.is_empty() {
+            self.node.events.push(NodeEvent::Logs { sandbox_id: self.id.clone(), lines });
+        }
     }
 
     /// Serves a running sandbox to its end.
@@ -265,12 +274,14 @@ impl Actor {
                 self.apply(SandboxEvent::Kill, None);
                 let limit = self.node.shared.config.last_logs_timeout;
                 tokio::time::timeout(limit, sampler.take_logs(limit)).await.unwrap_or_default();
+                self.forget_guest(&*instance);
                 self.clean_up(instance).await;
                 tracing::info!(sandbox = %self.id, "stopped");
                 self.end(SandboxEvent::Killed, None);
             }
             End::Died(detail) => {
                 tracing::warn!(sandbox = %self.id, instance = %instance.spec().id, detail, "ended by itself");
+                self.forget_guest(&*instance);
                 // First the fact, then the news: who has the event finds it in the inventory.
                 self.end(SandboxEvent::Died, None);
                 self.node.events.push(NodeEvent::Exited {

@@ -3,6 +3,7 @@
 
 mod adoption;
 mod events;
+mod guests;
 mod latency;
 mod pool;
 mod secrets;
