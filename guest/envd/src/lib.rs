@@ -21,6 +21,7 @@ pub mod process;
 pub mod server;
 mod settings;
 pub mod state;
+mod trust;
 pub mod users;
 
 pub use config::{Config, Users};

@@ -1,6 +1,7 @@
 //! `POST /init` (internal): the host tells a sandbox who it is.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use super::health::VERSION_HEADER;
 use crate::error::HttpError;
 use crate::logs::Level;
 use crate::state::{Limits, State, Update};
+use crate::trust::Authorities;
 use crate::{ENVD_VERSION, auth};
 
 /// The body of `POST /init`. Everything is optional; what this envd does not know is ignored.
@@ -30,11 +32,20 @@ struct Init {
     hostname: Option<String>,
     sandbox_id: Option<String>,
     template_id: Option<String>,
+    build_id: Option<String>,
+    /// Where the host answers what sandboxes ask of it, on port 80.
+    #[serde(rename = "hyperloopIP")]
+    hyperloop_ip: Option<IpAddr>,
+    /// Certificates in PEM that programs are to trust, too.
+    ca_bundle: Option<String>,
     machine_id: Option<String>,
     memory_total_bytes: Option<u64>,
     cpu_count: Option<u32>,
     disk_total_bytes: Option<u64>,
 }
+
+/// The name by which sandboxes know the host.
+const HOST_NAME: &str = "events.e2b.local";
 
 /// Applies the body. Safe to repeat; an older `timestamp` than the newest one seen changes nothing.
 pub(crate) async fn init(
@@ -50,13 +61,20 @@ pub(crate) async fn init(
     };
     let files = identity_files(&init)?;
     let update = update(&init)?;
+    let authorities = init.ca_bundle.as_deref().filter(|pem| !pem.is_empty()).map(Authorities::parse);
+    let authorities = authorities.transpose().map_err(|e| HttpError::bad_request(e.to_string()))?;
     let written = tokio::task::spawn_blocking({
         let state = state.clone();
         move || {
-            if let Some(root) = &state.config.system_root {
+            let applied = state.update(update);
+            if let (true, Some(root)) = (applied, &state.config.system_root) {
                 write_all(root, &files)?;
+                if let Some(authorities) = authorities {
+                    let installed = authorities.install(root);
+                    installed.map_err(|e| HttpError::internal(format!("installing the caBundle: {e}")))?;
+                }
             }
-            Ok::<bool, HttpError>(state.update(update))
+            Ok::<bool, HttpError>(applied)
         }
     });
     let applied = written.await.map_err(|_| HttpError::internal("applying the settings failed"))??;
@@ -73,7 +91,15 @@ pub(crate) async fn init(
 fn update(init: &Init) -> Result<Update, HttpError> {
     let non_empty = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     let made_at = init.timestamp.as_deref().map(Timestamp::parse_rfc3339).transpose();
-    let named = [("E2B_SANDBOX_ID", &init.sandbox_id), ("E2B_TEMPLATE_ID", &init.template_id)];
+    let events = init.hyperloop_ip.map(|ip| match ip {
+        IpAddr::V4(ip) => format!("http://{ip}"),
+        IpAddr::V6(ip) => format!("http://[{ip}]"),
+    });
+    let named = [
+        ("E2B_SANDBOX_ID", &init.sandbox_id),
+        ("E2B_TEMPLATE_ID", &init.template_id),
+        ("E2B_EVENTS_ADDRESS", &events),
+    ];
     Ok(Update {
         access_token: init.access_token.clone().filter(|t| !t.expose().is_empty()),
         default_user: non_empty(&init.default_user),
@@ -98,7 +124,10 @@ fn identity_files(init: &Init) -> Result<Vec<(&'static str, Content)>, HttpError
             return Err(HttpError::bad_request("invalid hostname"));
         }
         files.push(("etc/hostname", Content::Text(format!("{name}\n"))));
-        files.push(("etc/hosts", Content::HostName(name.clone())));
+    }
+    if init.hostname.is_some() || init.hyperloop_ip.is_some() {
+        let hosts = Hosts { own: init.hostname.clone(), host: init.hyperloop_ip };
+        files.push(("etc/hosts", Content::Hosts(hosts)));
     }
     if let Some(id) = &init.machine_id {
         if id.len() != 32 || !id.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -117,6 +146,13 @@ fn identity_files(init: &Init) -> Result<Vec<(&'static str, Content)>, HttpError
             files.push((path, Content::Text(value.clone())));
         }
     }
+    if let (Some(template), Some(build)) = (&init.template_id, &init.build_id) {
+        if build.contains(|c: char| c.is_control()) {
+            return Err(HttpError::bad_request("an id contains control characters"));
+        }
+        let text = format!("ENV_ID={template}\nTEMPLATE_ID={template}\nBUILD_ID={build}\n");
+        files.push((".e2b", Content::Text(text)));
+    }
     Ok(files)
 }
 
@@ -124,8 +160,17 @@ fn identity_files(init: &Init) -> Result<Vec<(&'static str, Content)>, HttpError
 enum Content {
     /// The whole file.
     Text(String),
-    /// The hosts file, changed to know this name.
-    HostName(String),
+    /// The hosts file, changed to know these names.
+    Hosts(Hosts),
+}
+
+/// Names for `/etc/hosts`; one that is not given stays as it is.
+#[derive(Debug, Default)]
+struct Hosts {
+    /// The sandbox's own name.
+    own: Option<String>,
+    /// The address of [`HOST_NAME`].
+    host: Option<IpAddr>,
 }
 
 /// In place, not by rename: `/etc/hosts` and its like may be mounts of their own.
@@ -134,7 +179,7 @@ fn write_all(root: &Path, files: &[(&'static str, Content)]) -> Result<(), HttpE
         let target = root.join(path);
         let text = match content {
             Content::Text(text) => text.clone(),
-            Content::HostName(name) => hosts(&std::fs::read_to_string(&target).unwrap_or_default(), name),
+            Content::Hosts(names) => names.added_to(&std::fs::read_to_string(&target).unwrap_or_default()),
         };
         let written = match target.parent() {
             Some(folder) => std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&target, text)),
@@ -145,26 +190,50 @@ fn write_all(root: &Path, files: &[(&'static str, Content)]) -> Result<(), HttpE
     Ok(())
 }
 
-/// `old` with `name` for 127.0.1.1 instead of whatever had that address, and with localhost.
-fn hosts(old: &str, name: &str) -> String {
-    let address = |line: &str| line.split_whitespace().next().map(str::to_owned);
-    let mut lines: Vec<&str> =
-        old.lines().filter(|line| address(line).as_deref() != Some("127.0.1.1")).collect();
-    let missing = |wanted: &str| !old.lines().any(|line| address(line).as_deref() == Some(wanted));
-    if missing("::1") {
-        lines.insert(0, "::1 localhost ip6-localhost ip6-loopback");
+impl Hosts {
+    /// `old` with the own name for 127.0.1.1 instead of whatever had that address, with [`HOST_NAME`] for the host's address
+    /// alone, and with localhost.
+    fn added_to(&self, old: &str) -> String {
+        let address = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        let names_host = |line: &str| {
+            let entry = line.split('#').next().unwrap_or_default();
+            entry.split_whitespace().skip(1).any(|name| name == HOST_NAME)
+        };
+        let is_kept = |line: &&str| {
+            (self.own.is_none() || address(line).as_deref() != Some("127.0.1.1"))
+                && (self.host.is_none() || !names_host(line))
+        };
+        let mut lines: Vec<String> = old.lines().filter(is_kept).map(str::to_owned).collect();
+        let missing = |wanted: &str| !old.lines().any(|line| address(line).as_deref() == Some(wanted));
+        if missing("::1") {
+            lines.insert(0, "::1 localhost ip6-localhost ip6-loopback".to_owned());
+        }
+        if missing("127.0.0.1") {
+            lines.insert(0, "127.0.0.1 localhost".to_owned());
+        }
+        lines.extend(self.host.map(|ip| format!("{ip} {HOST_NAME}")));
+        lines.extend(self.own.as_ref().map(|name| format!("127.0.1.1 {name}")));
+        lines.join("\n") + "\n"
     }
-    if missing("127.0.0.1") {
-        lines.insert(0, "127.0.0.1 localhost");
-    }
-    let own = format!("127.0.1.1 {name}");
-    lines.push(&own);
-    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn hosts(old: &str, name: &str) -> String {
+        Hosts { own: Some(name.to_owned()), host: None }.added_to(old)
+    }
+
+    #[test]
+    fn the_host_has_one_address_in_the_hosts_file() {
+        let at = |old: &str, ip: &str| Hosts { own: None, host: Some(ip.parse().unwrap()) }.added_to(old);
+        let old = at("127.0.1.1 box\n10.0.0.9 db events.e2b.local.example # events.e2b.local\n", "10.1.0.1");
+        assert!(old.ends_with("\n127.0.1.1 box\n10.0.0.9 db events.e2b.local.example # events.e2b.local\n10.1.0.1 events.e2b.local\n"), "{old}");
+        let new = at(&old, "10.2.0.1");
+        assert!(new.contains("\n10.2.0.1 events.e2b.local\n") && !new.contains("10.1.0.1"), "{new}");
+        assert_eq!(hosts(&new, "other").matches("events.e2b.local\n").count(), 2, "left alone");
+    }
 
     #[test]
     fn the_hosts_file_follows_the_host_name_and_keeps_the_rest() {
@@ -185,6 +254,7 @@ mod tests {
             machine_id: Some("0123456789abcdef0123456789abcdef".to_owned()),
             sandbox_id: Some("iabc".to_owned()),
             template_id: Some("base".to_owned()),
+            build_id: Some("0000-1".to_owned()),
             ..Init::default()
         };
         write_all(root.path(), &identity_files(&init).unwrap()).unwrap();
@@ -196,6 +266,7 @@ mod tests {
             ("true", "iabc")
         );
         assert_eq!(read("run/e2b/.E2B_TEMPLATE_ID"), "base");
+        assert_eq!(read(".e2b"), "ENV_ID=base\nTEMPLATE_ID=base\nBUILD_ID=0000-1\n");
     }
 
     #[test]

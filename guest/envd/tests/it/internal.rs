@@ -28,6 +28,40 @@ async fn internal_routes_are_closed_to_everyone_else() {
 }
 
 #[tokio::test]
+async fn init_tells_where_the_host_answers_and_whom_to_trust() {
+    with_envd(async |envd| {
+        let written = |path: &str| std::fs::read_to_string(envd.folder.path().join("root").join(path)).unwrap();
+        // A DER sequence of two bytes, which is as much of a certificate as envd looks at.
+        let pem = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
+        let body = serde_json::json!({
+            "hyperloopIP": "10.9.0.1", "caBundle": pem("MAIFAA=="), "templateId": "base", "buildId": "b",
+            "timestamp": "2026-01-01T00:00:02Z",
+        });
+        for _ in 0..2 {
+            assert_eq!(envd.post("/init", &[&secret()], &body.to_string()).await.status, 204);
+            assert_eq!(written("etc/ssl/certs/ca-certificates.crt"), pem("MAIFAA=="));
+        }
+        assert_eq!(envd.get("/envs", &[]).await.json()["E2B_EVENTS_ADDRESS"], "http://10.9.0.1");
+        assert!(written("etc/hosts").contains("\n10.9.0.1 events.e2b.local\n"));
+        assert_eq!(written(".e2b"), "ENV_ID=base\nTEMPLATE_ID=base\nBUILD_ID=b\n");
+
+        // What is older than that writes nothing, and nothing is half done when one part is refused.
+        let stale = serde_json::json!({"hyperloopIP": "10.9.0.2", "caBundle": pem("MAIFAQ=="), "timestamp": "2026-01-01T00:00:01Z"});
+        assert_eq!(envd.post("/init", &[&secret()], &stale.to_string()).await.status, 204);
+        for wrong in ["none", &pem("MAIF"), "-----BEGIN CERTIFICATE-----"] {
+            let body = serde_json::json!({"hyperloopIP": "10.9.0.3", "caBundle": wrong});
+            assert_eq!(envd.post("/init", &[&secret()], &body.to_string()).await.status, 400, "{wrong}");
+        }
+        let body = serde_json::json!({"hyperloopIP": "nowhere"});
+        assert_eq!(envd.post("/init", &[&secret()], &body.to_string()).await.status, 400);
+        assert!(written("etc/hosts").contains("\n10.9.0.1 events.e2b.local\n"));
+        assert_eq!(written("etc/ssl/certs/ca-certificates.crt"), pem("MAIFAA=="));
+        assert_eq!(envd.get("/envs", &[]).await.json()["E2B_EVENTS_ADDRESS"], "http://10.9.0.1");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn init_gives_the_sandbox_its_identity() {
     with_envd(async |envd| {
         let body = r#"{"envVars":{"A":"1"},"accessToken":"token","timestamp":"2026-01-01T00:00:02Z","defaultUser":"root",
