@@ -7,9 +7,11 @@ export HUTCH_STEP=host
 # shellcheck source=lib/common.sh
 . "$(dirname "$0")/lib/common.sh"
 
-# What for: containers and their network; building the base template; sandbox disks; compiling; scripts.
+# What for: containers and their network; what they show in /proc; building the base template; sandbox disks; compiling;
+# scripts.
 packages=(
   runc nftables iproute2
+  lxcfs
   mmdebstrap debian-archive-keyring
   e2fsprogs util-linux mount kmod
   gcc libc6-dev make pkg-config

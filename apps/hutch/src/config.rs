@@ -71,6 +71,8 @@ pub struct NodeSection {
     pub runc: PathBuf,
     /// CRIU's command, used by `hutch doctor`. Empty: what the set-up put into the data directory, or `criu` in `PATH`.
     pub criu: PathBuf,
+    /// lxcfs's command, which shows sandboxes their own limits in /proc. Empty: they show the host's figures.
+    pub lxcfs: PathBuf,
     /// Folder with the static `envd` and `init`. Empty: `guest` beside this program.
     pub guest_dir: PathBuf,
     /// Tells the networks of several servers on one host apart: 0 to 55.
@@ -125,6 +127,7 @@ impl Default for NodeSection {
             id: "local".to_owned(),
             runc: PathBuf::from("runc"),
             criu: PathBuf::new(),
+            lxcfs: PathBuf::from("lxcfs"),
             guest_dir: PathBuf::new(),
             network_number: 0,
             dns_upstreams: Vec::new(),

@@ -32,7 +32,8 @@ pub fn run(config: &Config) -> bool {
         ("nftables", true, net.nftables),
         ("forwarding", true, net.forwarding),
     ];
-    for (name, required, check) in oci_checks(oci).into_iter().chain(others) {
+    let lxcfs = [("lxcfs", false, OciSupport::lxcfs(&config.node.lxcfs))];
+    for (name, required, check) in oci_checks(oci).into_iter().chain(lxcfs).chain(others) {
         let ok = check.works();
         let (Check::Works(text) | Check::Fails(text)) = check;
         lines.push(Line { name: name.to_owned(), ok, required, text });

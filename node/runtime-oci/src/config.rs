@@ -22,13 +22,16 @@ pub struct OciConfig {
     pub disks: DiskStore,
     /// Where slots come from.
     pub net: Network,
+    /// lxcfs, which shows instances their own limits in /proc: a path, or a name to find in `PATH`. Empty, or not there: they
+    /// show the host's figures.
+    pub lxcfs: PathBuf,
     /// The cgroup below the root of every hierarchy that holds those of the instances: one path component, and no other
     /// daemon's.
     pub cgroup_parent: String,
 }
 
 impl OciConfig {
-    /// Defaults: `runc` from `PATH`, a cgroup parent derived from the data directory.
+    /// Defaults: `runc` from `PATH`, no lxcfs, a cgroup parent derived from the data directory.
     pub fn new(
         data_dir: impl Into<PathBuf>,
         guest_dir: impl Into<PathBuf>,
@@ -37,7 +40,8 @@ impl OciConfig {
     ) -> Self {
         let data_dir = data_dir.into();
         let cgroup_parent = format!("hutch-{}", short_hash(&data_dir));
-        Self { data_dir, runc: "runc".into(), guest_dir: guest_dir.into(), disks, net, cgroup_parent }
+        let lxcfs = PathBuf::new();
+        Self { data_dir, runc: "runc".into(), guest_dir: guest_dir.into(), disks, net, lxcfs, cgroup_parent }
     }
 }
 
@@ -58,6 +62,8 @@ pub(crate) struct Paths {
     pub guest: PathBuf,
     /// runc's state of all containers.
     pub state: PathBuf,
+    /// lxcfs's pid file and mount.
+    pub lxcfs: PathBuf,
 }
 
 impl Paths {
@@ -66,6 +72,7 @@ impl Paths {
             instances: data_dir.join("instances"),
             guest: data_dir.join("guest"),
             state: data_dir.join("runc"),
+            lxcfs: data_dir.join("lxcfs"),
         }
     }
 

@@ -4,17 +4,21 @@
 //! never enters the instance's user namespace. Files inside are the guest's: paths are resolved without symlinks, and
 //! what they lead to is checked.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_disk::UidShift;
 use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat, openat2};
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
 use tokio::sync::oneshot;
 
+use crate::lxcfs::View;
 use crate::pid1::Pid1;
 
 /// These take well below a millisecond.
@@ -22,6 +26,15 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// `TMPFS_MAGIC`.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+/// `SYSFS_MAGIC`.
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+
+/// `FUSE_SUPER_MAGIC`.
+const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+
+/// Files of former lxcfs that lie above one another; there is one unless something went wrong.
+const MOST_FORMER: usize = 4;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -39,10 +52,17 @@ pub(crate) async fn set_hostname(pid1: &Pid1, name: &str) -> io::Result<()> {
     .await
 }
 
-/// Gives the instance a boot id of its own: the kernel has one for all, by which a guest could tell on which host it is.
-pub(crate) async fn set_boot_id(pid1: &Pid1, shift: UidShift, boot_id: uuid::Uuid) -> io::Result<()> {
+/// Gives the instance a boot id of its own: the kernel has one for all, by which a guest could tell on which host it is. And
+/// mounts `views`, on the same way; that this fails is logged alone.
+pub(crate) async fn set_boot_id(
+    pid1: &Pid1,
+    shift: UidShift,
+    boot_id: uuid::Uuid,
+    views: Arc<Vec<View>>,
+) -> io::Result<()> {
     let pidfd = pid1.fd().try_clone_to_owned()?;
     on_own_thread("hutch-boot-id", move || {
+        let detached = detach(&views);
         // SAFETY: only the current directory, root and umask are unshared, of this thread alone; no descriptors are.
         unsafe { unshare_unsafe(UnshareFlags::FS) }?;
         move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::MOUNT)?;
@@ -56,11 +76,63 @@ pub(crate) async fn set_boot_id(pid1: &Pid1, shift: UidShift, boot_id: uuid::Uui
         let target =
             openat2(CWD, BOOT_ID, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
         require_filesystem(&target, PROC_SUPER_MAGIC, BOOT_ID)?;
-        let both_are_descriptors =
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        Ok(move_mount(&tree, c"", &target, c"", both_are_descriptors)?)
+        mount_on(&tree, &target)?;
+        if let Err(error) = detached.and_then(mount_detached) {
+            tracing::warn!(%error, "lxcfs could not be mounted in an instance");
+        }
+        Ok(())
     })
     .await
+}
+
+/// Mounts files of lxcfs over the kernel's, in place of those of a former lxcfs.
+pub(crate) async fn mount_views(pid1: &Pid1, views: Arc<Vec<View>>) -> io::Result<()> {
+    let pidfd = pid1.fd().try_clone_to_owned()?;
+    on_own_thread("hutch-views", move || {
+        let detached = detach(&views)?;
+        // SAFETY: only the current directory, root and umask are unshared, of this thread alone; no descriptors are.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+        move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::MOUNT)?;
+        mount_detached(detached)
+    })
+    .await
+}
+
+/// Mounts of the host's files have to be made while the thread is still in the host's mount namespace.
+fn detach(views: &[View]) -> io::Result<Vec<(OwnedFd, &'static CStr)>> {
+    views.iter().map(|view| Ok((view.detached()?, view.target))).collect()
+}
+
+fn mount_detached(detached: Vec<(OwnedFd, &'static CStr)>) -> io::Result<()> {
+    for (tree, path) in detached {
+        mount_on(&tree, &kernels_own(path)?)?;
+    }
+    Ok(())
+}
+
+/// The kernel's file at `path`, after unmounting whatever lxcfs has been mounted over it. The directories above it are the
+/// kernel's, where guests can make neither files nor symlinks, and guests may not mount.
+fn kernels_own(path: &'static CStr) -> io::Result<OwnedFd> {
+    for _ in 0..MOST_FORMER {
+        let found =
+            openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+        match fstatfs(&found).map(|is| is.f_type) {
+            Ok(PROC_SUPER_MAGIC | SYSFS_MAGIC) => return Ok(found),
+            // The second is what files of a dead lxcfs answer.
+            Ok(FUSE_SUPER_MAGIC) | Err(Errno::NOTCONN) => {
+                unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+            }
+            Ok(_) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other(format!("{} inside is not the kernel's", path.to_string_lossy())))
+}
+
+fn mount_on(tree: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
+    let both_are_descriptors =
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(tree, c"", target, c"", both_are_descriptors)?)
 }
 
 /// Makes the file in /dev and opens it for reading.

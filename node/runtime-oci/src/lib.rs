@@ -20,6 +20,7 @@ mod guest;
 mod host;
 mod inside;
 mod instance;
+mod lxcfs;
 mod pid1;
 mod record;
 mod rootfs;

@@ -19,6 +19,7 @@ use crate::config::{OciConfig, Paths};
 use crate::flavor::Flavor;
 use crate::guest;
 use crate::host::{HostLimits, raise_shared_tables};
+use crate::lxcfs::{self, Lxcfs};
 
 /// Instances as OCI containers. Clones are the same runtime.
 #[derive(Debug, Clone)]
@@ -36,6 +37,7 @@ pub(crate) struct Inner {
     pub net: Network,
     pub cgroups: Cgroups,
     pub host: HostLimits,
+    pub lxcfs: Lxcfs,
     /// Detected once: it does not change while the host runs.
     pub limits_swap: bool,
     pub supervisor: Supervisor,
@@ -47,8 +49,8 @@ impl OciRuntime {
     /// # Errors
     /// [`RuntimeError::Failed`] when a directory cannot be made, the guest build is incomplete, or there are no cgroups.
     pub async fn open(config: OciConfig, supervisor: &Supervisor) -> Result<Self, RuntimeError> {
-        let supervisor = supervisor.clone();
-        blocking("open the container runtime", move || {
+        let own = supervisor.clone();
+        let runtime = blocking("open the container runtime", move || {
             let data_dir = config.data_dir;
             make_dir(&data_dir)?;
             // runc resolves relative paths from the bundle.
@@ -64,6 +66,7 @@ impl OciRuntime {
             raise_shared_tables();
             let layout = Layout::detect().map_err(|e| RuntimeError::failed("find the host's cgroups", e))?;
             let limits_swap = layout.limits_swap();
+            let lxcfs = Lxcfs::new(&config.lxcfs, paths.lxcfs.clone());
             Ok(Self {
                 inner: Arc::new(Inner {
                     flavor: Flavor::container(config.runc, paths.state.clone()),
@@ -73,17 +76,21 @@ impl OciRuntime {
                     net: config.net,
                     cgroups: Cgroups::new(layout, config.cgroup_parent),
                     host: HostLimits::detect(),
+                    lxcfs,
                     limits_swap,
-                    supervisor,
+                    supervisor: own,
                 }),
             })
         })
-        .await
+        .await?;
+        lxcfs::begin(&runtime.inner, supervisor).await;
+        Ok(runtime)
     }
 
-    /// Removes the cgroup that holds those of the instances. For when this host is to run no more of them: it fails while
+    /// Removes the cgroup that holds those of the instances, and ends lxcfs. For when this host is to run no more of them: it fails while
     /// there are any.
     pub async fn close(&self) -> Result<(), RuntimeError> {
+        self.inner.lxcfs.close().await?;
         let cgroups = self.inner.cgroups.clone();
         blocking("remove the parent cgroup", move || {
             cgroups.remove_parent().map_err(|e| RuntimeError::failed("remove the parent cgroup", e))

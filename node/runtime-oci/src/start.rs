@@ -63,6 +63,7 @@ impl Inner {
         let pid1 = self.first_process(&name, &pid_file)?;
         let run_ms = clock.elapsed().as_secs_f64() * 1e3 - disk_ms;
 
+        let (generation, views) = self.lxcfs.views();
         let attach = async {
             let attached = tokio::time::timeout(ATTACH_LIMIT, self.net.attach(slot, pid1.pid())).await;
             attached
@@ -70,13 +71,21 @@ impl Inner {
                 .map_err(net_error("attach the slot"))
         };
         let boot_id = async {
-            let set = inside::set_boot_id(&pid1, self.disks.shift(), uuid::Uuid::new_v4()).await;
+            let views = views.clone();
+            let set = inside::set_boot_id(&pid1, self.disks.shift(), uuid::Uuid::new_v4(), views).await;
             set.map_err(|e| RuntimeError::failed("set the boot id", e))
         };
         tokio::try_join!(attach, boot_id)?;
 
         let record = Record::new(spec, slot.index, pid1.pid(), pid1.start_ticks());
         record.write(&dir).map_err(|e| RuntimeError::failed("record the instance", e))?;
+        // Whoever mounts a new lxcfs everywhere finds instances by their records.
+        let (now, views) = self.lxcfs.views();
+        if now != generation
+            && let Err(error) = inside::mount_views(&pid1, views).await
+        {
+            tracing::warn!(instance = name, %error, "lxcfs could not be mounted in an instance");
+        }
         let attach_ms = clock.elapsed().as_secs_f64() * 1e3 - disk_ms - run_ms;
         tracing::debug!(instance = name, disk_ms, run_ms, attach_ms, "started an instance");
         Ok(OciInstance::new(self.clone(), record.spec, slot.clone(), disk, pid1, Default::default()))

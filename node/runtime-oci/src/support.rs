@@ -57,6 +57,27 @@ impl OciSupport {
         }
     }
 
+    /// Whether sandboxes can be shown their own limits in /proc. `lxcfs` is a path, a name to find in `PATH`, or empty when
+    /// that is turned off.
+    pub fn lxcfs(lxcfs: &Path) -> Check {
+        let instead = "sandboxes show the host's memory and CPUs in /proc";
+        if lxcfs.as_os_str().is_empty() {
+            return Check::Fails(format!("turned off (node.lxcfs): {instead}"));
+        }
+        if !Path::new("/dev/fuse").exists() {
+            return Check::Fails(format!("there is no /dev/fuse (modprobe fuse): {instead}"));
+        }
+        match crate::lxcfs::find(lxcfs) {
+            Some(path) => {
+                Check::Works(format!("{}: sandboxes see their own limits in /proc", path.display()))
+            }
+            None => Check::Fails(format!(
+                "{} is not installed (apt-get install lxcfs): {instead}",
+                lxcfs.display()
+            )),
+        }
+    }
+
     /// Whether containers can be run here. CRIU is not needed for that.
     pub fn works(&self) -> bool {
         let needed = [&self.root, &self.runc, &self.user_namespaces, &self.cgroups, &self.seccomp];

@@ -9,6 +9,7 @@ mod accidents;
 mod guests;
 mod rig;
 mod timings;
+mod views;
 
 use std::panic::AssertUnwindSafe;
 
@@ -37,6 +38,7 @@ async fn parts(rig: &rig::Rig) {
     guests::hostile_ones_are_contained(rig).await;
     accidents::failing_starts_leave_nothing(rig).await;
     accidents::leftovers_of_all_kinds_are_swept(rig).await;
+    views::instances_show_their_own_limits(rig).await;
     timings::print(rig).await;
     conformance::run(rig).await;
 }

@@ -101,10 +101,15 @@ impl Rig {
 
     /// As [`Fixture::open`], with another command in the place of runc.
     pub async fn open_with(&self, runc: &Path) -> Arc<dyn Runtime> {
-        Arc::new(self.open_oci(runc).await.expect("open the runtime"))
+        Arc::new(self.open_oci(runc, Path::new("")).await.expect("open the runtime"))
     }
 
-    async fn open_oci(&self, runc: &Path) -> anyhow::Result<OciRuntime> {
+    /// As [`Fixture::open`], with lxcfs.
+    pub async fn open_with_lxcfs(&self) -> OciRuntime {
+        self.open_oci(Path::new("runc"), Path::new("lxcfs")).await.expect("open the runtime")
+    }
+
+    async fn open_oci(&self, runc: &Path, lxcfs: &Path) -> anyhow::Result<OciRuntime> {
         let mut open = self.open.lock().await;
         if let Some((supervisor, _)) = open.take() {
             assert_eq!(supervisor.shutdown(PATIENCE).await, 0, "tasks that do not end");
@@ -115,6 +120,7 @@ impl Rig {
         *open = Some((supervisor.clone(), net.clone()));
         let mut config = OciConfig::new(self.data_dir(), &self.guest, disks, net);
         config.runc = runc.to_owned();
+        config.lxcfs = lxcfs.to_owned();
         config.cgroup_parent = self.cgroup_parent.clone();
         Ok(OciRuntime::open(config, &supervisor).await?)
     }
@@ -134,7 +140,7 @@ impl Rig {
 
     /// Removes what is not in the temporary directory.
     pub async fn close(self) -> anyhow::Result<()> {
-        let runtime = self.open_oci(Path::new("runc")).await?;
+        let runtime = self.open_oci(Path::new("runc"), Path::new("")).await?;
         let mount_dir = DiskConfig::new(self.dir.path().join("disk")).mount_dir;
         for instance in runtime.adopt().await?.adopted {
             instance.kill().await?;
