@@ -73,6 +73,8 @@ pub struct NodeSection {
     pub criu: PathBuf,
     /// lxcfs's command, which shows sandboxes their own limits in /proc. Empty: they show the host's figures.
     pub lxcfs: PathBuf,
+    /// Whether a sandbox runs on as many CPUs as it has, so that programs count right, instead of on all within its quota.
+    pub pin_cpus: bool,
     /// Folder with the static `envd` and `init`. Empty: `guest` beside this program.
     pub guest_dir: PathBuf,
     /// Tells the networks of several servers on one host apart: 0 to 55.
@@ -128,6 +130,7 @@ impl Default for NodeSection {
             runc: PathBuf::from("runc"),
             criu: PathBuf::new(),
             lxcfs: PathBuf::from("lxcfs"),
+            pin_cpus: true,
             guest_dir: PathBuf::new(),
             network_number: 0,
             dns_upstreams: Vec::new(),

@@ -66,6 +66,7 @@ pub async fn open(config: &Config, supervisor: &Supervisor) -> anyhow::Result<No
     let mut oci = OciConfig::new(node_dir(config), guest_dir, disks.clone(), net.clone());
     oci.runc.clone_from(&config.node.runc);
     oci.lxcfs.clone_from(&config.node.lxcfs);
+    oci.pin_cpus = config.node.pin_cpus;
     let runtime = OciRuntime::open(oci, supervisor).await.map_err(|e| anyhow::anyhow!(e.chain()))?;
     Ok(Node { disks, net, runtime })
 }

@@ -23,7 +23,7 @@ const CPU_PERIOD_US: u64 = 100_000;
 const NAMESPACES: [&str; 7] = ["user", "pid", "ipc", "uts", "mount", "network", "cgroup"];
 
 /// What a configuration is made from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Bundle<'a> {
     pub spec: &'a InstanceSpec,
     pub image: &'a ImageConfig,
@@ -35,6 +35,8 @@ pub(crate) struct Bundle<'a> {
     /// Below the root of every hierarchy, with a leading slash.
     pub cgroup: &'a str,
     pub host: HostLimits,
+    /// The CPUs to run on, as the kernel writes lists of them; `None` for all.
+    pub cpus: Option<String>,
     /// Whether the host accounts swap, so that it can be forbidden.
     pub limits_swap: bool,
     /// Whether cgroups are mounted inside, read-only.
@@ -80,10 +82,15 @@ impl Bundle<'_> {
             // Memory and swap together: none of it is swap.
             memory["swap"] = json!(memory_bytes);
         }
+        let quota = u64::from(limits.vcpus) * CPU_PERIOD_US;
+        let mut cpu = json!({ "quota": quota, "period": CPU_PERIOD_US });
+        if let Some(cpus) = &self.cpus {
+            cpu["cpus"] = json!(cpus);
+        }
         json!({
             "devices": [{ "allow": false, "access": "rwm" }],
             "memory": memory,
-            "cpu": { "quota": u64::from(limits.vcpus) * CPU_PERIOD_US, "period": CPU_PERIOD_US },
+            "cpu": cpu,
             "pids": { "limit": limits.max_processes },
         })
     }
@@ -124,6 +131,7 @@ pub(crate) mod tests {
             shift: UidShift::default(),
             cgroup: "/hutch-test/n00000000000test",
             host: HostLimits { oom_score_adj: -250, nofile_soft: 65_536, nofile_hard: 1_048_576 },
+            cpus: None,
             limits_swap: true,
             shows_cgroups: true,
         };
@@ -143,6 +151,16 @@ pub(crate) mod tests {
     fn swap_is_only_limited_where_the_host_can() {
         let config = config_with(&[], |b| b.limits_swap = false);
         assert_eq!(config["linux"]["resources"]["memory"], json!({ "limit": 1_u64 << 30 }));
+    }
+
+    #[test]
+    fn cpus_are_named_where_not_all_are_meant() {
+        let cpu = |cpus: Option<&str>| {
+            let config = config_with(&[], |b| b.cpus = cpus.map(str::to_owned));
+            config["linux"]["resources"]["cpu"].clone()
+        };
+        assert_eq!(cpu(None).get("cpus"), None);
+        assert_eq!(cpu(Some("0,3")), json!({ "quota": 200_000, "period": 100_000, "cpus": "0,3" }));
     }
 
     #[test]

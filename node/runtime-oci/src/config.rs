@@ -25,13 +25,15 @@ pub struct OciConfig {
     /// lxcfs, which shows instances their own limits in /proc: a path, or a name to find in `PATH`. Empty, or not there: they
     /// show the host's figures.
     pub lxcfs: PathBuf,
+    /// Whether an instance runs on as many CPUs as it has, instead of on all of them within its quota.
+    pub pin_cpus: bool,
     /// The cgroup below the root of every hierarchy that holds those of the instances: one path component, and no other
     /// daemon's.
     pub cgroup_parent: String,
 }
 
 impl OciConfig {
-    /// Defaults: `runc` from `PATH`, no lxcfs, a cgroup parent derived from the data directory.
+    /// Defaults: `runc` from `PATH`, no lxcfs, pinned CPUs, a cgroup parent derived from the data directory.
     pub fn new(
         data_dir: impl Into<PathBuf>,
         guest_dir: impl Into<PathBuf>,
@@ -41,7 +43,16 @@ impl OciConfig {
         let data_dir = data_dir.into();
         let cgroup_parent = format!("hutch-{}", short_hash(&data_dir));
         let lxcfs = PathBuf::new();
-        Self { data_dir, runc: "runc".into(), guest_dir: guest_dir.into(), disks, net, lxcfs, cgroup_parent }
+        Self {
+            data_dir,
+            runc: "runc".into(),
+            guest_dir: guest_dir.into(),
+            disks,
+            net,
+            lxcfs,
+            pin_cpus: true,
+            cgroup_parent,
+        }
     }
 }
 

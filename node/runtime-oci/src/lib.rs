@@ -15,6 +15,7 @@ mod bundle;
 mod cgroup;
 mod command;
 mod config;
+mod cpus;
 mod flavor;
 mod guest;
 mod host;

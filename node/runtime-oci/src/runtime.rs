@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroups, Layout};
 use crate::config::{OciConfig, Paths};
+use crate::cpus::Cpus;
 use crate::flavor::Flavor;
 use crate::guest;
 use crate::host::{HostLimits, raise_shared_tables};
@@ -38,6 +39,8 @@ pub(crate) struct Inner {
     pub cgroups: Cgroups,
     pub host: HostLimits,
     pub lxcfs: Lxcfs,
+    /// Those that instances share.
+    pub cpus: Cpus,
     /// Detected once: it does not change while the host runs.
     pub limits_swap: bool,
     pub supervisor: Supervisor,
@@ -66,6 +69,8 @@ impl OciRuntime {
             raise_shared_tables();
             let layout = Layout::detect().map_err(|e| RuntimeError::failed("find the host's cgroups", e))?;
             let limits_swap = layout.limits_swap();
+            let can_pin = config.pin_cpus && layout.controllers().iter().any(|name| name == "cpuset");
+            let cpus = if can_pin { Cpus::detect() } else { Cpus::unrestricted() };
             let lxcfs = Lxcfs::new(&config.lxcfs, paths.lxcfs.clone());
             Ok(Self {
                 inner: Arc::new(Inner {
@@ -77,6 +82,7 @@ impl OciRuntime {
                     cgroups: Cgroups::new(layout, config.cgroup_parent),
                     host: HostLimits::detect(),
                     lxcfs,
+                    cpus,
                     limits_swap,
                     supervisor: own,
                 }),

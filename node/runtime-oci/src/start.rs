@@ -55,7 +55,7 @@ impl Inner {
     ) -> Result<Arc<OciInstance>, RuntimeError> {
         let (name, dir) = (spec.id.as_str().to_owned(), self.paths.instance(spec.id.as_str()));
         let clock = Instant::now();
-        let disk = self.make_disk_and_bundle(&spec).await?;
+        let disk = self.make_disk_and_bundle(&spec, slot.index).await?;
         let disk_ms = clock.elapsed().as_secs_f64() * 1e3;
 
         let (pid_file, log) = (dir.join("pid"), dir.join("runc.log"));
@@ -94,6 +94,7 @@ impl Inner {
     async fn make_disk_and_bundle(
         self: &Arc<Self>,
         spec: &InstanceSpec,
+        slot: u32,
     ) -> Result<InstanceDisk, RuntimeError> {
         let (inner, spec) = (self.clone(), spec.clone());
         blocking("make the disk and the bundle", move || {
@@ -114,6 +115,7 @@ impl Inner {
                 shift: inner.disks.shift(),
                 cgroup: &inner.cgroups.path(spec.id.as_str()),
                 host: inner.host,
+                cpus: inner.cpus.share(slot, spec.resources.vcpus),
                 limits_swap: inner.limits_swap,
                 shows_cgroups: inner.cgroups.layout().can_be_shown(),
             };

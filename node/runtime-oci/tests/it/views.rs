@@ -34,6 +34,8 @@ pub async fn instances_show_their_own_limits(rig: &Rig) {
     let instance = runtime.start(spec).await.expect("start");
     guest::wait_healthy(&*instance).await;
     assert_eq!(look(&*instance).await, "524288 0 1 0 1 young whole");
+    // The count that most programs go by needs no lxcfs.
+    assert_eq!(guest::shell(&*instance, "nproc").await.stdout.trim(), "1");
     let free = guest::shell(&*instance, "free -m | awk '/^Mem/{print $2}'").await;
     assert_eq!(free.stdout.trim(), "512");
 
