@@ -343,6 +343,13 @@ def test_nothing_of_the_host_is_mounted(prison, server):
     mounts = prison.commands.run("cat /proc/self/mountinfo", user="root").stdout.splitlines()
     own = {"overlay", "proc", "tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2"}
     of_host = [line.split()[4] for line in mounts if line.split(" - ")[1].split()[0] not in own]
+    # What lxcfs shows instead of the kernel's own figures.
+    files = {f"/proc/{name}" for name in "cpuinfo diskstats loadavg meminfo stat swaps uptime".split()}
+    files.add("/sys/devices/system/cpu/online")
+    shown = [line.split() for line in mounts if line.split(" - ")[1].startswith("fuse.lxcfs ")]
+    assert all(fields[4] in files and fields[3] == fields[4] for fields in shown), shown
+    assert all({"ro", "nosuid", "nodev"} <= set(fields[5].split(",")) for fields in shown), shown
+    of_host = [point for point in of_host if point not in {fields[4] for fields in shown}]
     assert all(point.startswith(("/.hutch", "/dev/", "/proc/")) for point in of_host), of_host
     assert prison.commands.run("hostname").stdout.strip() != socket.gethostname()
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

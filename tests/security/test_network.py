@@ -123,6 +123,36 @@ def test_services_of_the_host_are_not_reached(prison, server):
             assert seen.tcp == [] and seen.udp == []
 
 
+def test_the_host_answers_two_questions_on_its_gateway_and_nothing_else(prison, neighbour):
+    ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 --path-as-is"
+    host = gateway(prison)
+    for request, status in [
+        (f"http://{host}/", "404"),
+        (f"http://{host}/sandboxes", "404"),
+        (f"http://{host}/me/../logs", "404"),
+        (f"-X POST http://{host}/me", "405"),
+        (f"http://{host}/logs", "405"),
+        (f"-H 'X: {'x' * 20000}' http://{host}/me", "431"),
+        (f"-d @/etc/ld.so.cache http://{host}/logs", "400"),
+    ]:
+        assert prison.commands.run(f"{ask} {request}").stdout == status, request[:80]
+    big = f"head -c 1000000 /dev/zero | {ask} --data-binary @- http://{host}/logs || true"
+    assert prison.commands.run(big).stdout in ("413", "000")
+    # Whatever it claims to be, the link says who it is.
+    claims = f"-H 'Host: other' -H 'E2b-Sandbox-Id: {neighbour.sandbox_id}' -H 'X-Forwarded-For: {own_address(neighbour)}'"
+    said = json.loads(prison.commands.run(f"curl -s {claims} http://{host}/me").stdout)
+    assert said == {"sandboxID": prison.sandbox_id}
+    # The address of a neighbour cannot be bound, and packets that show it go nowhere (the rules have tests of their own).
+    bound = f"sudo curl -s --max-time 3 --interface {own_address(neighbour)} http://{host}/me || echo refused"
+    assert prison.commands.run(bound).stdout == "refused\n"
+    # Idle connections are bounded, and cut after a while; others are not kept from asking.
+    hold = f"import socket, time; s = [socket.create_connection(('{host}', 80)) for _ in range(100)]; print('held', flush=True); time.sleep(30)"
+    held = prison.commands.run(f'python3 -c "{hold}"', background=True, timeout=0)
+    said = json.loads(neighbour.commands.run(f"curl -sS --max-time 5 http://{gateway(neighbour)}/me").stdout)
+    assert said == {"sandboxID": neighbour.sandbox_id}
+    held.kill()
+
+
 def test_private_and_special_ranges_are_not_reached(prison):
     ranges = [
         "10.0.0.1",

@@ -25,7 +25,7 @@ use hutch_runtime::RuntimeError;
 use hutch_types::supervise::Supervisor;
 use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::mount::{MountFlags, OpenTreeFlags, mount_remount, open_tree};
 
 use crate::inside;
 use crate::pid1::Pid1;
@@ -123,6 +123,13 @@ impl Lxcfs {
     /// Opens the files of the process that serves now.
     fn use_mount(&self) -> Result<(), RuntimeError> {
         let mount = Process::mount_of(&self.dir);
+        // Mounts that are made of this one inherit it: nothing of it is for guests to write, run or take for a device.
+        let flags = MountFlags::BIND
+            | MountFlags::RDONLY
+            | MountFlags::NOSUID
+            | MountFlags::NODEV
+            | MountFlags::NOEXEC;
+        mount_remount(&mount, flags, c"").map_err(|e| RuntimeError::failed("make lxcfs read-only", e))?;
         let mut views = Vec::with_capacity(FILES.len());
         for (path, target) in FILES {
             match open(mount.join(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
