@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth;
 use crate::error::HttpError;
-use crate::logs::Line;
+use crate::logs::{Line, PageLimit};
 use crate::state::State;
 
-/// Lines in one answer.
-const PAGE: usize = 1000;
+/// What one answer has at most. The host refuses larger ones than it expects and would then ask for the same page
+/// for ever; this is well below.
+const PAGE: PageLimit = PageLimit { lines: 1000, bytes: 512 << 10 };
 
 /// The query of `GET /logs`.
 #[derive(Debug, Deserialize)]
