@@ -1,8 +1,8 @@
 //! `POST /files/compose`: puts files together that were uploaded in pieces.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -115,10 +115,16 @@ fn compose(state: &State, order: &Order) -> Result<Entry, ComposeError> {
     let name = order.username.as_deref().filter(|name| !name.is_empty());
     let user = state.user(name).map_err(AccessError::from)?;
     let destination = paths::resolve(&user, state, &order.destination)?;
+    // The same file under another name (`//`, `..`, a link to its directory) would be removed with the sources.
+    let there = std::fs::symlink_metadata(&destination).ok();
+    let is_destination = |path: &Path| {
+        let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        there.as_ref().is_some_and(|d| std::fs::symlink_metadata(path).is_ok_and(|s| same(d, &s)))
+    };
     let mut sources = Vec::with_capacity(order.source_paths.len());
     for source in &order.source_paths {
         let path = paths::resolve(&user, state, source)?;
-        if path == destination {
+        if path == destination || is_destination(&path) {
             return Err(ComposeError::Same(path));
         }
         match std::fs::metadata(&path) {

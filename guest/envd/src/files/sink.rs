@@ -2,6 +2,7 @@
 //!
 //! Everything here blocks; [`super::upload`] calls it off the async threads, a few hundred kilobytes at a time.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ pub(super) struct Files {
 
 impl Files {
     fn new(order: Order, form: Form) -> Result<Self, UploadError> {
-        let mut writer = Writer { order, open: None, done: Vec::new() };
+        let mut writer = Writer { order, open: None, begun: HashSet::new(), done: Vec::new() };
         if matches!(form, Form::Raw) {
             let path = writer.order.path.clone().ok_or(UploadError::NoPath)?;
             writer.begin(&path)?;
@@ -157,6 +158,8 @@ struct Writer {
     order: Order,
     /// The file that is being written. None while in a part that is not a file.
     open: Option<(PathBuf, Target)>,
+    /// The files so far, for clients that name one twice.
+    begun: HashSet<PathBuf>,
     done: Vec<Written>,
 }
 
@@ -172,10 +175,11 @@ impl Writer {
     fn begin(&mut self, path: &str) -> Result<(), UploadError> {
         let Order { state, user, announced, .. } = &self.order;
         let path = paths::resolve(user, state, path)?;
-        if self.done.iter().any(|d| d.path == path.to_string_lossy()) {
+        if self.begun.contains(&path) {
             return Err(UploadError::Duplicate(path));
         }
         let target = Target::open(&path, user, *announced)?;
+        self.begun.insert(path.clone());
         self.open = Some((path, target));
         Ok(())
     }

@@ -309,6 +309,55 @@ async fn a_secured_sandbox_wants_the_token_or_a_signature() {
 }
 
 #[tokio::test]
+async fn uploads_at_one_time_into_folders_that_none_of_them_finds() {
+    with_envd(async |envd| {
+        let uploads = (0..40).map(|i| async move {
+            let path = format!("/files?path=new/{}/deep/{i}", i % 3);
+            envd.post(&path, &[OCTETS], &i.to_string()).await.status
+        });
+        let all = futures::future::join_all(uploads).await;
+        assert!(all.iter().all(|status| *status == 200), "{all:?}");
+        for i in 0..40 {
+            let path = envd.home().join(format!("new/{}/deep/{i}", i % 3));
+            assert_eq!(std::fs::read_to_string(path).unwrap(), i.to_string());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_of_any_language_are_signed_written_and_offered_back() {
+    with_envd(async |envd| {
+        envd.state.update(Update { access_token: Some(Secret::new("tok")), ..Update::default() });
+        let name = "d\u{e4}ten/\u{4e16}\u{754c} +&=%#?.txt";
+        let encoded =
+            percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string();
+        for encoded in [encoded.clone(), encoded.replace("%20", "+")] {
+            for (operation, status) in [("write", 200), ("read", 401)] {
+                let signature =
+                    STANDARD_NO_PAD.encode(Sha256::digest(format!("{name}:{operation}::tok:9999999999")));
+                let signature = signature.replace('+', "%2B").replace('/', "%2F");
+                let query =
+                    format!("path={encoded}&signature_expiration=9999999999&signature=v1_{signature}");
+                let answer = envd.post(&format!("/files?{query}"), &[OCTETS], "hello").await;
+                assert_eq!(answer.status, status, "{operation}: {answer:?}");
+                if operation == "read" {
+                    let answer = envd.get(&format!("/files?{query}"), &[]).await;
+                    assert_eq!((answer.status, answer.body.as_str()), (200, "hello"));
+                    let offered = answer.header("content-disposition").unwrap();
+                    assert!(
+                        offered.starts_with("inline; filename*=utf-8''%e4%b8%96%e7%95%8c%20"),
+                        "{offered}"
+                    );
+                }
+            }
+        }
+        assert_eq!(std::fs::read(envd.home().join(name)).unwrap(), b"hello");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn metadata_is_kept_and_each_upload_replaces_it() {
     with_envd(async |envd| {
         let upload = async |headers: &[&str]| envd.post("/files?path=m", headers, "x").await.json();
@@ -408,11 +457,15 @@ async fn pieces_are_put_together_in_order_and_removed() {
         assert!(!envd.home().join("p1").exists());
 
         std::fs::write(envd.home().join("p1"), "x").unwrap();
+        symlink(".", envd.home().join("way")).unwrap();
+        let home = envd.home().to_str().unwrap().to_owned();
         for (order, wanted) in [
             (json!({"source_paths": [], "destination": "d"}), 400),
             (json!({"source_paths": ["p1"], "destination": ""}), 400),
             (json!({"source_paths": ["p1"]}), 400),
             (json!({"source_paths": ["p1"], "destination": "p1"}), 400),
+            (json!({"source_paths": [format!("{home}//p1")], "destination": "p1"}), 400),
+            (json!({"source_paths": ["way/p1"], "destination": "p1"}), 400),
             (json!({"source_paths": ["d"], "destination": "new"}), 400),
             (json!({"source_paths": ["p1"], "destination": "d"}), 400),
             (json!({"source_paths": ["p1", "missing"], "destination": "new"}), 404),
