@@ -71,6 +71,9 @@ async fn next(
         event = subscription.next() => match event {
             Some(Event::Output(channel, bytes)) => Ok(data(channel, bytes.to_vec())),
             Some(Event::End) | None => ended(process, wishes),
+            Some(Event::TooSlow) => Err(ConnectError::data_loss(
+                "output was lost: this client took it too slowly while others waited; connect to the process again",
+            )),
         },
         () = deadline => Err(timed_out()),
         () = tokio::time::sleep(wishes.keepalive) => Ok(keepalive()),

@@ -1,8 +1,8 @@
 //! Much output, slow clients, and clients that vanish.
 
-use std::time::Duration;
-
+use connectrpc::ErrorCode;
 use hutch_proto::process::ConnectRequest;
+use hutch_proto::process::process_input::Input;
 
 use crate::support::*;
 
@@ -49,18 +49,31 @@ async fn a_client_that_vanishes_while_it_holds_the_process_back_lets_it_go_on() 
     with_envd(async |envd| {
         let client = envd.client();
         let mut stuck = client.start(sh(&much())).await.unwrap();
-        let pid = started!(stuck).pid;
-        let request = ConnectRequest { process: by_pid(pid).into(), ..ConnectRequest::default() };
-        let mut other = client.connect(request.clone()).await.unwrap();
-        let mut seen = started!(other);
-        // The other client is held back as well once the stuck one's queue is full.
-        let stall = Duration::from_millis(300);
-        while tokio::time::timeout(stall, async { next!(other, seen) }).await.is_ok_and(|more| more) {}
-        assert!(seen.end.is_none() && envd.state.processes.live_count() == 1);
+        started!(stuck);
+        // Its queue and the buffers of its connection are full before the process is through.
+        assert_eq!(envd.state.processes.live_count(), 1);
         drop(stuck);
+        wait_for("the process to end", async || (envd.state.processes.live_count() == 0).then_some(())).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_takes_nothing_from_another_and_is_told() {
+    with_envd(async |envd| {
+        let client = envd.client();
+        let mut stuck = client.start(sh_with_stdin(&format!("read go; {}", much()))).await.unwrap();
+        let mut stuck_seen = started!(stuck);
+        let pid = stuck_seen.pid;
+        let request = ConnectRequest { process: by_pid(pid).into(), ..ConnectRequest::default() };
+        let mut other = client.connect(request).await.unwrap();
+        let mut seen = started!(other);
+        client.send_input(input(pid, Input::Stdin(b"go\n".to_vec()))).await.unwrap();
         while next!(other, seen) {}
-        assert_eq!(seen.exit_code(), 7);
-        assert_eq!(seen.stdout.last(), Some(&b'\n'));
+        assert_eq!((seen.stdout.len(), seen.exit_code()), (MUCH + 1, 7));
+        while next!(stuck, stuck_seen) {}
+        assert!(stuck_seen.end.is_none(), "what was cut must not look complete");
+        assert_eq!(stuck_seen.error.unwrap().code, ErrorCode::DataLoss);
     })
     .await;
 }

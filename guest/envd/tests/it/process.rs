@@ -146,6 +146,42 @@ async fn stdin_is_written_in_order_and_closed() {
 }
 
 #[tokio::test]
+async fn input_is_streamed_while_it_is_made_over_both_protocols() {
+    with_envd(async |envd| {
+        for client in [envd.json_client(), envd.h2_client()] {
+            let mut stream = client.start(sh_with_stdin("while read x; do echo got $x; done")).await.unwrap();
+            let mut seen = started!(stream);
+            let event = |event| StreamInputRequest { event: Some(event), ..StreamInputRequest::default() };
+            let start =
+                stream_input_request::StartEvent { process: by_pid(seen.pid).into(), ..Default::default() };
+            let (lines, sent) = tokio::sync::mpsc::unbounded_channel();
+            lines.send(event(Event::Start(Box::new(start)))).unwrap();
+            let sent = futures::stream::unfold(sent, |mut sent| async { Some((sent.recv().await?, sent)) });
+            let sending = client.stream_input(sent);
+            let talking = async {
+                // Each line is asked for by the answer to the one before it: nothing waits for the end of the stream.
+                for i in 0..3 {
+                    let line = format!("{i}\n").into_bytes();
+                    let input = ProcessInput { input: Some(Input::Stdin(line)), ..ProcessInput::default() };
+                    let data = stream_input_request::DataEvent { input: input.into(), ..Default::default() };
+                    lines.send(event(Event::Data(Box::new(data)))).unwrap();
+                    while !seen.stdout().ends_with(&format!("got {i}\n")) && next!(stream, seen) {}
+                }
+                drop(lines);
+                seen
+            };
+            let (done, mut seen) = tokio::join!(sending, talking);
+            done.unwrap();
+            let close = CloseStdinRequest { process: by_pid(seen.pid).into(), ..Default::default() };
+            client.close_stdin(close).await.unwrap();
+            while next!(stream, seen) {}
+            assert_eq!((seen.stdout(), seen.exit_code()), ("got 0\ngot 1\ngot 2\n", 0));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn writing_where_nothing_reads_is_an_error() {
     with_envd(async |envd| {
         let client = envd.client();

@@ -2,7 +2,9 @@
 
 use connectrpc::ErrorCode;
 use hutch_proto::process::process_input::Input;
-use hutch_proto::process::{CloseStdinRequest, PTY, StartRequest, UpdateRequest, pty};
+use hutch_proto::process::{
+    CloseStdinRequest, PTY, SendSignalRequest, Signal, StartRequest, UpdateRequest, pty,
+};
 
 use crate::support::*;
 
@@ -71,6 +73,66 @@ async fn terminals_and_pipes_are_not_mixed_up() {
         let update =
             UpdateRequest { process: by_pid(pid).into(), pty: size(1, 1).into(), ..Default::default() };
         assert_eq!(client.update(update).await.unwrap_err().code, ErrorCode::Internal);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_left_ends_cleanly() {
+    with_envd(async |envd| {
+        for script in ["exit 0", "exec true", "sleep 0.05", "exec < /dev/null > /dev/null 2>&1; sleep 0.05"] {
+            let seen = all!(envd.client().start(in_terminal(script)).await.unwrap());
+            assert!(seen.error.is_none(), "{script}: {seen:?}");
+            assert_eq!(seen.end, Some((0, true, "exit status 0".to_owned(), None)), "{script}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_killed_ends_with_the_signal() {
+    with_envd(async |envd| {
+        let client = envd.client();
+        let mut stream = client.start(in_terminal("sleep 60")).await.unwrap();
+        let mut seen = started!(stream);
+        let kill = SendSignalRequest {
+            process: by_pid(seen.pid).into(),
+            signal: Signal::SIGNAL_SIGKILL.into(),
+            ..Default::default()
+        };
+        client.send_signal(kill).await.unwrap();
+        while next!(stream, seen) {}
+        let killed = "signal: killed".to_owned();
+        assert_eq!(seen.end, Some((-1, false, killed.clone(), Some(killed))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_terminals_live_side_by_side_and_all_end() {
+    with_envd(async |envd| {
+        const MANY: usize = 100;
+        let client = envd.client();
+        let mut streams = Vec::new();
+        for i in 0..MANY {
+            let mut stream =
+                client.start(in_terminal(&format!("read x; echo {i}-$x; stty size"))).await.unwrap();
+            let seen = started!(stream);
+            streams.push((i, stream, seen));
+        }
+        assert_eq!(envd.state.processes.live_count(), MANY);
+        for (i, mut stream, mut seen) in streams {
+            let process = by_pid(seen.pid);
+            let cols = u32::try_from(i + 1).unwrap();
+            let update =
+                UpdateRequest { process: process.into(), pty: size(cols, 9).into(), ..Default::default() };
+            client.update(update).await.unwrap();
+            client.send_input(input(seen.pid, Input::Pty(b"hi\n".to_vec()))).await.unwrap();
+            while next!(stream, seen) {}
+            let text = shown(&seen);
+            assert!(text.contains(&format!("{i}-hi")) && text.contains(&format!("9 {cols}")), "{text}");
+            assert_eq!(seen.exit_code(), 0);
+        }
     })
     .await;
 }
