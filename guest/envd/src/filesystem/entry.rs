@@ -35,8 +35,9 @@ impl Names {
 /// of what it leads to, and with where that is, which is what tells that it is a link. A link that leads nowhere has
 /// no type and leads to itself.
 ///
-/// `is_symlink` stays unset, as in the version of envd that this one says it is: SDKs that know the field make
-/// another type of such an entry, so that programs written for that version would not see the type they expect.
+/// `is_symlink` stays unset for every client, as in the version of envd that this one says it is. E2B's does not tell
+/// clients apart here, and neither does this one: SDKs that know the field make another type of such an entry, so that
+/// a program would see other types than with that version. A link is told by `symlink_target`, in every SDK.
 ///
 /// # Errors
 /// What `lstat` says.

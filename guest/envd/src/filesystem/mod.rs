@@ -119,8 +119,11 @@ fn shown(entry: EntryInfo, legacy: bool) -> EntryInfo {
 
 /// An answer, marked when it was cut down for an old SDK.
 fn answer<T>(body: T, legacy: bool) -> ServiceResult<T> {
-    let response = Response::new(body);
-    Ok(if legacy { response.with_header("x-e2b-legacy-sdk", "true") } else { response })
+    Ok(marked(Response::new(body), legacy))
+}
+
+fn marked<T>(response: Response<T>, legacy: bool) -> Response<T> {
+    if legacy { response.with_header("x-e2b-legacy-sdk", "true") } else { response }
 }
 
 #[expect(
@@ -193,13 +196,15 @@ impl pb::Filesystem for FilesystemService {
         ctx: RequestContext,
         request: ServiceRequest<'_, pb::WatchDirRequest>,
     ) -> ServiceResult<ServiceStream<pb::WatchDirResponse>> {
+        let legacy = is_legacy(ctx.headers());
         let options = Options {
             recursive: request.recursive,
-            include_entry: request.include_entry,
+            include_entry: request.include_entry && !legacy,
             allow_network_mounts: request.allow_network_mounts,
         };
         let watcher = self.watch(&ctx, request.path.to_owned(), options).await?;
-        Ok(Response::stream(watch::stream(watcher, keepalive_interval(ctx.headers()))).compress(false))
+        let events = watch::stream(watcher, keepalive_interval(ctx.headers()));
+        Ok(marked(Response::stream(events).compress(false), legacy))
     }
 
     async fn create_watcher(
@@ -207,14 +212,15 @@ impl pb::Filesystem for FilesystemService {
         ctx: RequestContext,
         request: ServiceRequest<'_, pb::CreateWatcherRequest>,
     ) -> ServiceResult<pb::CreateWatcherResponse> {
+        let legacy = is_legacy(ctx.headers());
         let options = Options {
             recursive: request.recursive,
-            include_entry: request.include_entry,
+            include_entry: request.include_entry && !legacy,
             allow_network_mounts: request.allow_network_mounts,
         };
         let watcher = self.watch(&ctx, request.path.to_owned(), options).await?;
         let watcher_id = self.watchers.add(watcher)?;
-        Response::ok(pb::CreateWatcherResponse { watcher_id, ..Default::default() })
+        answer(pb::CreateWatcherResponse { watcher_id, ..Default::default() }, legacy)
     }
 
     async fn get_watcher_events(
@@ -224,7 +230,7 @@ impl pb::Filesystem for FilesystemService {
     ) -> ServiceResult<pb::GetWatcherEventsResponse> {
         let watcher = self.watchers.get(request.watcher_id)?;
         let events = self.run(&ctx, move |_| watcher.fetch_now()).await?;
-        Response::ok(pb::GetWatcherEventsResponse { events, ..Default::default() })
+        answer(pb::GetWatcherEventsResponse { events, ..Default::default() }, is_legacy(ctx.headers()))
     }
 
     async fn remove_watcher(
@@ -239,6 +245,6 @@ impl pb::Filesystem for FilesystemService {
             Ok(())
         };
         self.run(&ctx, ending).await?;
-        Response::ok(pb::RemoveWatcherResponse::default())
+        answer(pb::RemoveWatcherResponse::default(), is_legacy(ctx.headers()))
     }
 }

@@ -94,6 +94,20 @@ async fn an_old_python_sdk_gets_only_the_fields_that_it_knows() {
             let path = envd.home().join("f.txt");
             assert_eq!(entry, &json!({"name": "f.txt", "type": "FILE_TYPE_FILE", "path": path}));
         }
+        let created = envd
+            .post("/filesystem.Filesystem/CreateWatcher", &headers, r#"{"path":"","includeEntry":true}"#)
+            .await;
+        assert_eq!(created.header("x-e2b-legacy-sdk"), Some("true"));
+        let id = message(&created)["watcherId"].as_str().unwrap().to_owned();
+        std::fs::create_dir(envd.home().join("d")).unwrap();
+        let get = json!({"watcherId": id}).to_string();
+        let got = envd.post("/filesystem.Filesystem/GetWatcherEvents", &headers, &get).await;
+        assert_eq!(got.header("x-e2b-legacy-sdk"), Some("true"));
+        assert_eq!(message(&got)["events"], json!([{"name": "d", "type": "EVENT_TYPE_CREATE"}]));
+        let new = ["content-type: application/json", "user-agent: connectrpc/0.12.1"];
+        let other = envd.post("/filesystem.Filesystem/Stat", &new, r#"{"path":"f.txt"}"#).await;
+        assert_eq!(other.header("x-e2b-legacy-sdk"), None);
+        assert!(message(&other)["entry"].get("owner").is_some());
     })
     .await;
 }

@@ -58,13 +58,14 @@ async fn an_upload_is_one_creation_and_one_write_for_whoever_polls() {
     with_envd(async |envd| {
         let id = create(envd, "", true).await;
         assert!(id.starts_with('w'));
+        std::fs::create_dir(envd.home().join("sub")).unwrap();
+        assert_eq!(short(&events(envd, &id).await), [("sub", "create")]);
         let body = "x".repeat(60_000);
-        let answer =
-            envd.post("/files?path=sub/f.txt", &["content-type: application/octet-stream"], &body).await;
-        assert_eq!(answer.status, 200);
+        let octets = ["content-type: application/octet-stream"];
+        assert_eq!(envd.post("/files?path=sub/f.txt", &octets, &body).await.status, 200);
         let got = events(envd, &id).await;
-        assert_eq!(short(&got), [("sub", "create"), ("sub/f.txt", "create"), ("sub/f.txt", "write")]);
-        let entry = got[2].entry.as_option().unwrap();
+        assert_eq!(short(&got), [("sub/f.txt", "create"), ("sub/f.txt", "write")]);
+        let entry = got[1].entry.as_option().unwrap();
         assert_eq!(entry.path, envd.home().join("sub/f.txt").to_str().unwrap());
         assert_eq!(events(envd, &id).await, []);
 
@@ -145,6 +146,27 @@ async fn ten_thousand_changes_all_arrive() {
             assert_eq!(event.name, format!("{i:05}"));
         }
         writer.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ten_thousand_changes_wait_for_a_client_that_polls() {
+    with_envd(async |envd| {
+        let id = create(envd, "", false).await;
+        let home = envd.home();
+        let writer = tokio::task::spawn_blocking(move || {
+            for i in 0..10_000 {
+                std::fs::File::create(home.join(format!("{i:05}"))).unwrap();
+            }
+        });
+        writer.await.unwrap();
+        let got = events(envd, &id).await;
+        assert!(
+            got.iter().map(|e| e.name.clone()).eq((0..10_000).map(|i| format!("{i:05}"))),
+            "{}",
+            got.len()
+        );
     })
     .await;
 }

@@ -64,6 +64,14 @@ struct Queue {
     failure: Option<ConnectError>,
 }
 
+impl Queue {
+    fn fail(&mut self, failure: &WatchError) {
+        self.failure = Some(watch_error(failure));
+        // Gives the watches back at once; the client may come late or never.
+        self.tree = None;
+    }
+}
+
 impl Watcher {
     /// Starts watching. Blocks. When it returns, everything that happens from then on will be reported.
     ///
@@ -174,9 +182,7 @@ impl Shared {
         }
         let goes_on = failure.is_none();
         if let Some(failure) = failure {
-            queue.failure = Some(watch_error(&failure));
-            // Gives the watches back at once; the client may come late or never.
-            queue.tree = None;
+            queue.fail(&failure);
         }
         if !goes_on || !queue.events.is_empty() {
             self.ready.notify_one();
@@ -222,13 +228,16 @@ fn watch_error(error: &WatchError) -> ConnectError {
     }
 }
 
-/// Whether `path` is on NFS, CIFS, SMB or FUSE.
 fn is_on_network(path: &Path) -> Result<bool, ConnectError> {
-    const NETWORK: [u32; 5] = [0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x6573_5546];
     let fs = rustix::fs::statfs(path).map_err(|e| rpc_error("watching", path, &io::Error::from(e)))?;
     // The number has 32 bits; the field is wider, and signed.
     let kind = u32::try_from(fs.f_type & 0xffff_ffff).unwrap_or(0);
-    Ok(NETWORK.contains(&kind))
+    Ok(is_network(kind))
+}
+
+/// Whether this is the magic number of NFS, CIFS, SMB or FUSE.
+fn is_network(kind: u32) -> bool {
+    matches!(kind, 0x6969 | 0xff53_4d42 | 0x517b | 0xfe53_4d42 | 0x6573_5546)
 }
 
 #[cfg(test)]

@@ -73,6 +73,33 @@ async fn a_client_that_does_not_fetch_learns_that_events_are_lost_after_those_th
 }
 
 #[tokio::test]
+async fn a_stream_ends_with_the_loss_after_the_events_that_were_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let watcher = start(dir.path(), false).unwrap();
+    for name in ["a", "b"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    watcher.shared.collect();
+    watcher.shared.queue.lock().fail(&WatchError::Lost);
+    let all: Vec<_> = futures::StreamExt::collect(stream(watcher, Duration::from_secs(60))).await;
+    let (last, before) = all.split_last().unwrap();
+    assert_eq!(before.len(), 3, "start and two events: {before:?}");
+    assert_eq!(last.as_ref().unwrap_err().code.as_str(), "data_loss");
+}
+
+#[test]
+fn network_file_systems_are_known_by_their_numbers() {
+    // NFS, CIFS, SMB, SMB2, FUSE.
+    for kind in [0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x6573_5546] {
+        assert!(is_network(kind), "{kind:x}");
+    }
+    // ext4, overlay, tmpfs.
+    for kind in [0xef53, 0x794c_7630, 0x0102_1994] {
+        assert!(!is_network(kind), "{kind:x}");
+    }
+}
+
+#[tokio::test]
 async fn dropping_a_watcher_closes_it() {
     let dir = tempfile::tempdir().unwrap();
     let watcher = start(dir.path(), false).unwrap();

@@ -62,6 +62,8 @@ struct Node {
 #[derive(Debug)]
 struct Found {
     names: HashSet<OsString>,
+    /// Those of them that had content already, which was reported as well.
+    written: HashSet<OsString>,
     /// Events up to this position in the stream of bytes may be about these entries' creation.
     until: u64,
 }
@@ -168,7 +170,7 @@ impl Tree {
         let Some(directory) = self.relative(wd) else { return Ok(()) };
         let Some(kind) = entry_kind(flags) else { return Ok(()) };
         let known = self.was_found(wd, name, position, kind);
-        if !(known && kind == EventType::EVENT_TYPE_CREATE) {
+        if !(known && matches!(kind, EventType::EVENT_TYPE_CREATE | EventType::EVENT_TYPE_WRITE)) {
             report(out, directory.join(name), kind)?;
         }
         if !self.recursive || !flags.contains(ReadFlags::ISDIR) {
@@ -199,8 +201,13 @@ impl Tree {
         }
         // Whatever ends or begins an entry of that name makes the next one another.
         match kind {
-            EventType::EVENT_TYPE_WRITE | EventType::EVENT_TYPE_CHMOD => false,
-            _ => found.names.remove(name),
+            EventType::EVENT_TYPE_WRITE => found.written.contains(name),
+            EventType::EVENT_TYPE_CHMOD => false,
+            EventType::EVENT_TYPE_CREATE => found.names.remove(name),
+            _ => {
+                found.written.remove(name);
+                found.names.remove(name)
+            }
         }
     }
 
@@ -210,13 +217,14 @@ impl Tree {
         while let Some(wd) = todo.pop() {
             let Some(directory) = self.relative(wd) else { continue };
             let Ok(entries) = std::fs::read_dir(self.path.join(&directory)) else { continue };
-            let mut names = HashSet::new();
+            let (mut names, mut written) = (HashSet::new(), HashSet::new());
             for entry in entries.filter_map(Result::ok) {
                 let name = entry.file_name();
                 if let Some(out) = out.as_deref_mut() {
                     names.insert(name.clone());
                     report(out, directory.join(&name), EventType::EVENT_TYPE_CREATE)?;
                     if entry.metadata().is_ok_and(|m| m.is_file() && m.len() > 0) {
+                        written.insert(name.clone());
                         report(out, directory.join(&name), EventType::EVENT_TYPE_WRITE)?;
                     }
                 }
@@ -226,7 +234,7 @@ impl Tree {
             }
             if out.is_some() {
                 let queued = rustix::io::ioctl_fionread(&*self.fd).unwrap_or(0);
-                self.found.insert(wd, Found { names, until: self.read + queued });
+                self.found.insert(wd, Found { names, written, until: self.read + queued });
             }
         }
         Ok(())
