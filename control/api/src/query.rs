@@ -119,6 +119,9 @@ fn unescape(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    use proptest::prelude::*;
+
     use super::*;
 
     fn metadata(query: &str) -> Option<Vec<(String, String)>> {
@@ -173,5 +176,45 @@ mod tests {
         assert_eq!(Query::parse("").moment("start").ok(), Some(None));
         assert!(Query::parse("start=-5").moment("start").is_err());
         assert!(Query::parse("start=now").moment("start").is_err());
+    }
+
+    #[test]
+    fn filters_of_the_corpus_mean_what_is_written_there() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/metadata.txt");
+        let corpus = std::fs::read_to_string(path).unwrap();
+        for line in corpus.lines().filter(|l| !l.starts_with('#')) {
+            let (query, meaning) = line.split_once('\t').unwrap();
+            let want: Option<BTreeMap<String, String>> = match meaning {
+                "refused" => None,
+                json => Some(serde_json::from_str(json).unwrap()),
+            };
+            assert_eq!(Query::parse(query).metadata().ok(), want, "{query}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_metadata_survives_the_way_that_clients_encode_it(
+            wanted in proptest::collection::btree_map("\\PC{0,8}|[&=%+ ]{1,4}", "\\PC{0,8}|[&=%+ ]{0,4}", 0..4),
+        ) {
+            let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+            let pairs: Vec<_> = wanted.iter().map(|(k, v)| format!("{}={}", encode(k), encode(v))).collect();
+            let query = format!("metadata={}", encode(&encode(&pairs.join("&"))));
+            prop_assert_eq!(Query::parse(&query).metadata().ok(), Some(wanted));
+        }
+
+        #[test]
+        fn any_query_is_read_or_refused(
+            query in "(metadata|state|limit|start|order|nextToken|x)=[%&=+,0-9a-fA-F-]{0,24}|\\PC{0,30}",
+        ) {
+            let parsed = Query::parse(&query);
+            if let Ok(metadata) = parsed.metadata() {
+                prop_assert!(metadata.len() <= query.len());
+            }
+            prop_assert!(parsed.limit(100).map_or(true, |limit| (1..=100).contains(&limit)));
+            prop_assert!(parsed.moment("start").map_or(true, |at| at.is_none_or(|at| at >= 0)));
+            prop_assert!(parsed.list("state").iter().all(|s| !s.is_empty() && !s.contains(',')));
+            prop_assert!(parsed.order().is_ok() || query.contains("order"));
+        }
     }
 }

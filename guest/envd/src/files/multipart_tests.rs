@@ -108,6 +108,39 @@ fn file_names_keep_directories_quotes_and_any_language() {
     check(r#"form-data; flag; filename="unfinished"#, "unfinished");
 }
 
+/// What a form comes to: its parts, or what is wrong with it.
+fn outcome(form: &[u8], size: usize) -> Result<Vec<Part>, MultipartError> {
+    parse("XX", &form.chunks(size.max(1)).collect::<Vec<_>>())
+}
+
+#[test]
+fn forms_of_the_corpus_mean_the_same_wherever_they_are_cut() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/multipart");
+    let mut seen = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let form = std::fs::read(&path).unwrap();
+        let whole = outcome(&form, form.len());
+        for size in 1..64 {
+            assert_eq!(outcome(&form, size), whole, "{} in pieces of {size}", path.display());
+        }
+        for at in (0..form.len()).take(1000) {
+            let (first, second) = form.split_at(at);
+            assert_eq!(parse("XX", &[first, second]), whole, "{} cut at {at}", path.display());
+        }
+        seen += 1;
+    }
+    assert!(seen > 10, "the corpus is there");
+}
+
+#[test]
+fn a_form_inside_a_form_is_content_of_its_part() {
+    let inner =
+        b"--YY\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nz\r\n--YY--\r\n";
+    let form = [&b"--XX\r\nContent-Disposition: form-data; name=\"file\"\r\nContent-Type: multipart/mixed; boundary=YY\r\n\r\n"[..], inner, b"\r\n--XX--"].concat();
+    assert_eq!(outcome(&form, form.len()), Ok(vec![(head(Some("file"), None), inner.to_vec())]));
+}
+
 proptest! {
     #[test]
     fn any_content_survives_any_cut(

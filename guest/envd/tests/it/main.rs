@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod binary;
 mod files;
 mod filesystem;
+mod hostile;
 mod http;
 mod internal;
 mod output;
