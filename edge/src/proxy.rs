@@ -67,6 +67,8 @@ impl Edge {
                 .pool_idle_timeout(Duration::from_secs(30))
                 .pool_max_idle_per_host(kept)
                 .set_host(false)
+                // As most clients write them: what runs inside may compare names letter by letter.
+                .http1_title_case_headers(true)
                 .build(connector.clone())
         };
         Self {

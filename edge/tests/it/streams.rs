@@ -99,7 +99,7 @@ async fn a_request_that_may_be_repeated_is_when_a_kept_connection_was_dead() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
     assert_eq!(seen.len(), 3);
     assert_eq!(seen[1], seen[2], "the same request");
-    assert!(seen[2].contains("x-mine: yes"));
+    assert!(seen[2].contains("X-Mine: yes\r\n") && seen[2].contains("Host: "));
 }
 
 #[tokio::test]
