@@ -162,7 +162,7 @@ def test_options_that_come_later_are_refused_by_name(make):
         ("autoPause", True),
         ("volumeMounts", [{"name": "data", "path": "/data"}]),
         ("network", {"allowOut": ["1.1.1.1"]}),
-        ("network", {"maskRequestHost": "localhost:1"}),
+        ("network", {"dnsServers": ["9.9.9.9"]}),
     ]:
         message = make(status=400, **{field: value}).json()["message"]
         assert next(iter(value), field) in message if isinstance(value, dict) else field in message, message

@@ -221,3 +221,25 @@ def test_a_killed_sandbox_is_not_found_at_once(create, server):
     assert exchange(server, "GET", "/health", host_of(sandbox, 49983)).status == 204
     sandbox.kill()
     assert exchange(server, "GET", "/health", host_of(sandbox, 49983)).status == 502
+
+
+def test_a_private_sandbox_is_closed_without_its_token(api, server):
+    rules = {"allowPublicTraffic": False, "maskRequestHost": "app.test:${PORT}"}
+    made = api.post("/v2/sandboxes", json={"templateID": "base", "timeout": 120, "network": rules}).json()
+    sandbox_id, token = made["sandboxID"], made["trafficAccessToken"]
+    try:
+        assert api.post(f"/v2/sandboxes/{sandbox_id}/connect", json={}).json()["trafficAccessToken"] == token
+        host = f"{CLOSED}-{sandbox_id}.{DOMAIN}"
+        for path, headers in [("/", {}), ("/", {"E2b-Traffic-Access-Token": token[:-1]}), ("/?token=" + token, {})]:
+            refused = exchange(server, "GET", path, host, headers)
+            assert refused.status == 403
+            body = json.loads(refused.body)
+            assert body["sandboxId"] == sandbox_id
+            assert body["message"].startswith("Sandbox is secured with traffic access token. ")
+        # Nothing listens there, which only who has the token learns.
+        for path, headers in [("/", {"E2b-Traffic-Access-Token": token}), (f"/?e2b-traffic-access-token={token}", {})]:
+            passed = exchange(server, "GET", path, host, headers)
+            assert (passed.status, json.loads(passed.body)["port"]) == (502, CLOSED)
+        assert exchange(server, "GET", "/health", f"49983-{sandbox_id}.{DOMAIN}").status == 204
+    finally:
+        api.delete(f"/sandboxes/{sandbox_id}")
