@@ -38,6 +38,11 @@ pub fn run(config: &Config) -> bool {
         let (Check::Works(text) | Check::Fails(text)) = check;
         lines.push(Line { name: name.to_owned(), ok, required, text });
     }
+    for (name, check) in crate::tls::checks(config) {
+        let ok = check.works();
+        let (Check::Works(text) | Check::Fails(text)) = check;
+        lines.push(Line { name: name.to_owned(), ok, required: false, text });
+    }
     if !net.dropping_chains.is_empty() {
         lines.push(Line {
             name: "other firewalls".to_owned(),

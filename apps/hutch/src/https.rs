@@ -167,7 +167,10 @@ impl Config {
                 problems.push(format!("{name}: {text:?} is not an address and port such as 127.0.0.1:443"));
             }
         }
-        if self.has_tls() && self.tls_address().is_ok_and(|tls| Ok(tls) == self.listen.parse()) {
+        // Port 0 is a free one, each time another.
+        if self.has_tls()
+            && self.tls_address().is_ok_and(|tls| tls.port() != 0 && Ok(tls) == self.listen.parse())
+        {
             problems.push(format!(
                 "tls.listen: {} is the address of `listen` too, which serves plain HTTP; choose another for one of them",
                 self.listen

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use hutch_tls::acme::{AcmeConfig, ExternalAccount, Provider};
 use hutch_tls::files::Files;
 use hutch_tls::{Accept, Current, TlsBounds};
 use hutch_types::supervise::Supervisor;
-use hutch_types::{Clock, Secret};
+use hutch_types::{Check, Clock, Secret};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
@@ -165,4 +165,61 @@ pub async fn start_dns(config: &Config, supervisor: &Supervisor) -> anyhow::Resu
     tracing::info!(address = %server.local_addr()?, %domain, %answer, "answering DNS");
     server.start(supervisor);
     Ok(())
+}
+
+/// What `hutch doctor` says about certificates and names; nothing where both are off.
+pub fn checks(config: &Config) -> Vec<(&'static str, Check)> {
+    let mut checks = Vec::new();
+    if config.has_tls() {
+        checks.push(("certificate", certificate(config).unwrap_or_else(|e| Check::Fails(format!("{e:#}")))));
+    }
+    if config.has_tls() || config.has_dns() {
+        checks.push(("names", resolution(config).unwrap_or_else(|e| Check::Fails(format!("{e:#}")))));
+    }
+    checks
+}
+
+fn certificate(config: &Config) -> anyhow::Result<Check> {
+    let until = |identity: &hutch_tls::Identity| format!("valid until {}", identity.not_after().to_rfc3339());
+    Ok(match config.tls.mode {
+        TlsMode::Off => Check::Works("none".to_owned()),
+        TlsMode::Local => {
+            let ca = config.tls_dir().join("ca.pem");
+            Check::Works(if ca.exists() {
+                format!("from the local CA {}, which clients have to trust", ca.display())
+            } else {
+                "a local CA is made at the first start".to_owned()
+            })
+        }
+        TlsMode::Files => {
+            let files = Files { cert: config.tls.cert.clone(), key: config.tls.key.clone() };
+            Check::Works(until(&files.load(Clock::system().now())?))
+        }
+        TlsMode::Acme => {
+            let acme = acme(config, config.domain_name())?;
+            match hutch_tls::acme::kept(&config.tls_dir().join("acme"), &acme)? {
+                Some(identity) => Check::Works(until(&identity)),
+                None => Check::Fails("none yet: it is ordered when the server starts".to_owned()),
+            }
+        }
+    })
+}
+
+/// Whether names of the domain lead here, as this machine resolves them.
+fn resolution(config: &Config) -> anyhow::Result<Check> {
+    let (name, wanted) = (format!("api.{}", config.domain_name()), config.dns_answer()?);
+    let Ok(found) = (name.as_str(), 0).to_socket_addrs() else {
+        return Ok(Check::Fails(format!(
+            "{name} does not resolve on this machine; docs/tls.md says how it can"
+        )));
+    };
+    let found: Vec<String> = found.map(|address| address.ip().to_string()).collect();
+    let text = format!("{name} leads to {}", found.join(" "));
+    Ok(if found.contains(&wanted.to_string()) {
+        Check::Works(text)
+    } else {
+        Check::Fails(format!(
+            "{text}, and this server is at {wanted}: right when something in front passes on"
+        ))
+    })
 }

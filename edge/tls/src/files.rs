@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use hutch_types::Clock;
 use hutch_types::supervise::Supervisor;
+use hutch_types::{Clock, Timestamp};
 
 use crate::identity::{Current, Identity, IdentityError};
 
@@ -100,9 +100,15 @@ impl Files {
         })
     }
 
-    fn load(&self) -> Result<Identity, FilesError> {
+    /// Reads both.
+    ///
+    /// # Errors
+    /// [`FilesError`] when they are missing, damaged, no pair, or not valid at `now`.
+    pub fn load(&self, now: Timestamp) -> Result<Identity, FilesError> {
         let (cert, key) = (read(&self.cert)?, read(&self.key)?);
-        Identity::from_pem(&cert, &key).map_err(|source| self.unusable(source))
+        let identity = Identity::from_pem(&cert, &key).map_err(|source| self.unusable(source))?;
+        identity.check(now).map_err(|source| self.unusable(source))?;
+        Ok(identity)
     }
 
     fn unusable(&self, source: IdentityError) -> FilesError {
@@ -135,8 +141,7 @@ struct Keeper {
 
 impl Keeper {
     fn load(&mut self) -> Result<(), FilesError> {
-        let identity = self.files.load()?;
-        identity.check(self.clock.now()).map_err(|source| self.files.unusable(source))?;
+        let identity = self.files.load(self.clock.now())?;
         for name in self.wanted.iter().filter(|name| !identity.covers(name)) {
             tracing::warn!(
                 %name,

@@ -29,6 +29,23 @@ def test_a_port_that_is_taken(own):
     assert "in use" in line and "--listen" in line
 
 
+def test_ports_of_tls_and_dns_that_are_taken(own):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        tls = only_line(serve(own, tls_mode="self", tls_listen=address))
+        dns = only_line(serve(own, dns_listen=address))
+    assert "in use" in tls and "tls.listen" in tls
+    assert "in use" in dns and "--dns" in dns
+
+
+def test_certificate_files_that_are_missing(own, tmp_path):
+    settings = {"tls_mode": "files", "tls_listen": "127.0.0.1:0"}
+    line = only_line(serve(own, tls_cert=tmp_path / "no.pem", tls_key=tmp_path / "no.key", **settings))
+    assert "no.pem" in line and "No such file" in line
+
+
 def test_a_runtime_that_is_missing(own):
     line = only_line(serve(own, node_runc="/no/such/runc"))
     assert "runc" in line and "install" in line

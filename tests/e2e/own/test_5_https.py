@@ -176,6 +176,68 @@ def test_files_are_followed(https, tmp_path):
     https.start("--tls", "files", "--dns", tls_cert=tmp_path / "server.pem", tls_key=tmp_path / "server.key")
     assert "CN=first" in served()
     make("second")
-    wait_for("the new certificate", lambda: "CN=second" in https.curl(
-        "--verbose", "--insecure", f"https://api.{DOMAIN}/health").stderr, within=30)
+    other = ("--verbose", "--insecure", f"https://api.{DOMAIN}/health")
+    wait_for("the new certificate", lambda: "CN=second" in https.curl(*other).stderr, within=30)
     assert "CN=second" in served()
+
+
+def test_a_certificate_is_ordered(https, tmp_path):
+    if not (shutil.which("pebble") and shutil.which("pebble-challtestsrv")):
+        pytest.skip("pebble is not installed")
+    key, cert = tmp_path / "pebble.key", tmp_path / "pebble.pem"
+    subprocess.run(
+        # Without the configuration's defaults, which would make it a CA.
+        ["openssl", "req", "-x509", "-config", "/dev/null", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        + ["-nodes", "-days", "2", "-subj", "/CN=pebble", "-addext", "subjectAltName=IP:127.0.0.1"]
+        + ["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )
+    settings = {
+        "listenAddress": "127.0.0.1:14000",
+        "managementListenAddress": "127.0.0.1:15000",
+        "certificate": str(cert),
+        "privateKey": str(key),
+        "httpPort": 5002,
+        "tlsPort": 5001,
+    }
+    (tmp_path / "pebble.json").write_text(json.dumps({"pebble": settings}))
+    hook = tmp_path / "hook"
+    hook.write_text(
+        "#!/bin/sh\ncase $1 in add) what=set-txt ;; remove) what=clear-txt ;; esac\n"
+        """exec curl -sSf -d "{\\"host\\":\\"$2.\\",\\"value\\":\\"$3\\"}" http://127.0.0.1:8055/$what\n"""
+    )
+    hook.chmod(0o755)
+    names = ["-dns01", "127.0.0.1:8053", "-management", "127.0.0.1:8055", "-http01", "", "-https01", "", "-tlsalpn01", ""]
+    programs = [
+        ["pebble-challtestsrv", *names],
+        ["pebble", "-strict", "-dnsserver", "127.0.0.1:8053", "-config", str(tmp_path / "pebble.json")],
+    ]
+    https.stop()
+    with contextlib.ExitStack() as running:
+        for program in programs:
+            process = subprocess.Popen(
+                [*https.lab.server_prefix, *program],
+                env={**os.environ, "PEBBLE_VA_NOSLEEP": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            running.callback(process.wait)
+            running.callback(process.kill)
+        management = "https://127.0.0.1:15000/roots/0"
+        wait_for("pebble", lambda: https.curl("--insecure", management, check=False).returncode == 0)
+        https.start(
+            "--tls",
+            "acme",
+            "--dns",
+            tls_acme_directory="https://127.0.0.1:14000/dir",
+            tls_acme_root=cert,
+            tls_acme_hook=hook,
+            tls_acme_check_servers="127.0.0.1:8053",
+        )
+        (tmp_path / "root.pem").write_text(https.curl("--insecure", management).stdout)
+        ask = ("--cacert", str(tmp_path / "root.pem"), f"https://3000-abc.{DOMAIN}/")
+        # The sandbox does not exist, but the certificate is for its name.
+        # curl's 22 is an answer that is an error.
+        wait_for("a certificate", lambda: https.curl(*ask, check=False).returncode == 22, within=60, every=0.5)
+    assert (https.tls / "acme/certificate.pem").stat().st_mode & 0o777 == 0o600

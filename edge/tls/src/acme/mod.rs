@@ -130,7 +130,10 @@ pub fn start(
 }
 
 /// The certificate of an earlier order, if it is for these names and from this authority.
-fn kept(dir: &Path, config: &AcmeConfig) -> Result<Option<Identity>, StorageError> {
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn kept(dir: &Path, config: &AcmeConfig) -> Result<Option<Identity>, StorageError> {
     let Some(text) = storage::read(&dir.join(CERTIFICATE_FILE))? else { return Ok(None) };
     let origin = text.lines().next().and_then(|line| line.strip_prefix(ORIGIN));
     let identity = match Identity::from_pem(&text, &text) {
