@@ -188,3 +188,53 @@ impl Output {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What the client makes of a server that answers any request with `frames` and closes.
+    async fn answered(frames: &[(u8, &str)]) -> Result<Output, RunError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = EnvdClient::new(&format!("http://{}", listener.local_addr().unwrap()), HeaderMap::new());
+        let mut body = Vec::new();
+        for (flags, message) in frames {
+            body.push(*flags);
+            body.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+            body.extend(message.as_bytes());
+        }
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            assert_ne!(stream.read(&mut request).await.unwrap(), 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").await.unwrap();
+            stream.write_all(&body).await.unwrap();
+        };
+        let (run, ()) = tokio::join!(client.run("true", Duration::from_secs(20)), serving);
+        run
+    }
+
+    const START: (u8, &str) = (0, r#"{"event":{"start":{"pid":7}}}"#);
+    const DATA: (u8, &str) = (0, r#"{"event":{"data":{"stdout":"aGk="}}}"#);
+    const END: (u8, &str) = (0, r#"{"event":{"end":{"exited":true}}}"#);
+
+    #[tokio::test]
+    async fn a_stream_that_is_cut_is_no_success() {
+        let whole = answered(&[START, DATA, END, (2, "{}")]).await.unwrap();
+        assert_eq!((whole.stdout.as_slice(), whole.exit_code), (&b"hi"[..], 0));
+        let lost = (2, r#"{"error":{"code":"data_loss"}}"#);
+        for cut in [
+            &[START, DATA][..],
+            &[START, DATA, (2, "{}")],
+            &[START, DATA, lost],
+            &[START, DATA, END, lost],
+            &[],
+        ] {
+            let run = answered(cut).await;
+            assert!(matches!(run, Err(RunError::Cut(_))), "{cut:?}: {run:?}");
+        }
+    }
+}

@@ -36,6 +36,36 @@ def test_where_and_who(shared):
     assert shared.commands.run("sudo whoami").stdout == "root\n"
 
 
+def test_a_user_has_all_its_groups_a_language_and_no_limit_of_file_sizes(shared):
+    name = f"g{uuid.uuid4().hex[:8]}"
+    shared.commands.run(f"groupadd {name} && usermod -aG {name} user", user="root")
+    assert name in shared.commands.run("id -Gn").stdout.split()
+    assert shared.commands.run("ulimit -Sf; ulimit -Hf").stdout == "unlimited\nunlimited\n"
+    spoken = shared.commands.run("printf '\\303\\244\\n' | wc -m", envs={"LC_ALL": "C.UTF-8"}).stdout
+    assert spoken.strip() == "2"
+
+
+def test_a_folder_that_is_closed_to_the_user_is_an_error(shared):
+    shared.commands.run("install -d -m 700 /srv/closed", user="root")
+    with pytest.raises(Exception, match="permission denied"):
+        shared.commands.run("true", cwd="/srv/closed")
+    assert shared.commands.run("pwd", cwd="/srv/closed", user="root").stdout == "/srv/closed\n"
+
+
+def test_a_killed_command_leaves_its_children_and_a_killed_sandbox_nothing(create):
+    sandbox = create()
+    marker = f"child-{uuid.uuid4().hex}"
+    command = sandbox.commands.run(f"({sleeper(marker)}) & wait", background=True)
+    wait_for("the child", lambda: processes_with(marker))
+    assert command.kill()
+    # Only the process itself is signalled, as on E2B.
+    assert all(process.pid != command.pid for process in sandbox.commands.list())
+    assert sandbox.commands.run("echo fine").stdout == "fine\n"
+    assert processes_with(marker)
+    sandbox.kill()
+    wait_for("everything to be gone", lambda: not processes_with(marker))
+
+
 def test_a_missing_folder_or_user_is_an_error(shared):
     with pytest.raises(Exception, match="/no/such/folder"):
         shared.commands.run("true", cwd="/no/such/folder")

@@ -126,6 +126,58 @@ def test_rename_and_remove(shared, folder):
     assert not shared.files.exists(f"{folder}/sub")
 
 
+def test_what_is_made_belongs_to_whoever_asks(shared, folder):
+    shared.files.write(f"{folder}/sub/mine", "x")
+    shared.files.write(f"{folder}/roots", "x", user="root")
+    shared.files.make_dir(f"{folder}/dir/deep")
+    shared.files.make_dir(f"{folder}/rootdir", user="root")
+    shared.files.write(f"{folder}/roots2", "x", user="root")
+    # Who writes a file last owns it.
+    shared.files.write(f"{folder}/roots2", "y")
+    listed = shared.commands.run(f"cd {folder} && stat -c '%n %U:%G %a' sub sub/mine roots dir/deep rootdir roots2").stdout
+    assert listed.splitlines() == [
+        "sub user:user 755",
+        "sub/mine user:user 644",
+        "roots root:root 644",
+        "dir/deep user:user 755",
+        "rootdir root:root 755",
+        "roots2 user:user 644",
+    ]
+    info = shared.files.get_info(f"{folder}/roots")
+    assert (info.owner, info.group, info.permissions) == ("root", "root", "-rw-r--r--")
+
+
+def test_a_link_is_shown_by_where_it_leads(shared, folder):
+    shared.files.write(f"{folder}/real", "x")
+    shared.commands.run(f"cd {folder} && ln -s real link && ln -s nowhere dead")
+    link = shared.files.get_info(f"{folder}/link")
+    assert (link.type, link.symlink_target) == (FileType.FILE, f"{folder}/real")
+    assert [entry.name for entry in shared.files.list(folder)] == ["link", "real"]
+
+
+def test_a_file_beyond_two_gibibytes_comes_through_every_layer_unharmed(create, server, api):
+    sandbox = create()
+    size = (2 << 30) + 777
+    # Holes take no space and little time; marks show that nothing has moved.
+    made = f"truncate -s {size} f; for at in 0 65536 2147483640 {size - 8}; do echo 8bytes.. | dd of=f bs=1 seek=$at conv=notrunc count=8 2>&-; done"
+    wanted = sandbox.commands.run(f"cd /tmp; {made}; sha256sum f | cut -d' ' -f1", timeout=120).stdout.strip()
+    headers = {
+        "E2b-Sandbox-Id": sandbox.sandbox_id,
+        "E2b-Sandbox-Port": "49983",
+        "X-Access-Token": api.get(f"/sandboxes/{sandbox.sandbox_id}").json()["envdAccessToken"],
+    }
+    digest, length = hashlib.sha256(), 0
+    with (
+        httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=60) as client,
+        client.stream("GET", "/files", params={"path": "/tmp/f"}, headers={"Accept-Encoding": "identity"}) as answer,
+    ):
+        assert answer.headers["content-length"] == str(size)
+        for chunk in answer.iter_raw(1 << 20):
+            digest.update(chunk)
+            length += len(chunk)
+    assert (length, digest.hexdigest()) == (size, wanted)
+
+
 def test_compressed_both_ways(shared, folder):
     text = "compress me " * 50_000
     shared.files.write(f"{folder}/zipped", text, gzip=True)
