@@ -1,7 +1,8 @@
 //! A small client of envd: runs a command in a sandbox, through the edge or directly.
 //!
 //! It speaks the Connect protocol's JSON form by hand (a flag byte, a length, a JSON message), since a command's stream
-//! is all that Hutch itself needs of envd's services: the first-start proof and the benchmarks use it.
+//! is all that Hutch itself needs of envd's services: the first-start proof, the benchmarks and the runtimes' conformance
+//! suite use it.
 
 mod frame;
 
@@ -115,30 +116,62 @@ impl EnvdClient {
         tokio::time::timeout(limit, self.exchange(cmd, args)).await.map_err(|_| RunError::TimedOut(limit))?
     }
 
-    async fn exchange(&self, cmd: &str, args: &[&str]) -> Result<Output, RunError> {
-        let started = Instant::now();
-        let message = json!({"process": {"cmd": cmd, "args": args}, "stdin": false});
-        let uri = format!("{}/process.Process/Start", self.base)
+    /// Whether envd answers, within `limit`.
+    ///
+    /// # Errors
+    /// [`RunError`], also for an answer that is no success.
+    pub async fn health(&self, limit: Duration) -> Result<(), RunError> {
+        let asking = async {
+            let request = self.request(http::Method::GET, "/health", Bytes::new())?;
+            self.send(request).await.map(drop)
+        };
+        tokio::time::timeout(limit, asking).await.map_err(|_| RunError::TimedOut(limit))?
+    }
+
+    fn request(
+        &self,
+        method: http::Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, RunError> {
+        let uri = format!("{}{path}", self.base)
             .parse::<Uri>()
             .map_err(|e| RunError::Transport { attempted: "reading the address", source: e.into() })?;
-        let mut request = Request::post(uri)
-            .header("content-type", "application/connect+json")
-            .header("connect-protocol-version", "1")
-            .body(Full::new(frame::encode(message.to_string().as_bytes())))
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .body(Full::new(body))
             .map_err(|e| RunError::Transport { attempted: "making the request", source: e.into() })?;
         request.headers_mut().extend(self.headers.clone());
+        Ok(request)
+    }
+
+    /// Sends a request and returns the body of its answer, when that is a success.
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<hyper::body::Incoming, RunError> {
         let response = self
             .http
             .request(request)
             .await
             .map_err(|e| RunError::Transport { attempted: "sending the request", source: e.into() })?;
         let status = response.status();
-        let mut body = response.into_body();
-        if status != http::StatusCode::OK {
-            let text = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
-            let body = String::from_utf8_lossy(&text).chars().take(500).collect();
-            return Err(RunError::Refused { status: status.as_u16(), body });
+        let body = response.into_body();
+        if status.is_success() {
+            return Ok(body);
         }
+        let text = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        let body = String::from_utf8_lossy(&text).chars().take(500).collect();
+        Err(RunError::Refused { status: status.as_u16(), body })
+    }
+
+    async fn exchange(&self, cmd: &str, args: &[&str]) -> Result<Output, RunError> {
+        let started = Instant::now();
+        let message = json!({"process": {"cmd": cmd, "args": args}, "stdin": false});
+        let frame = frame::encode(message.to_string().as_bytes());
+        let mut request = self.request(http::Method::POST, "/process.Process/Start", frame)?;
+        let json = HeaderValue::from_static("application/connect+json");
+        request.headers_mut().insert(http::header::CONTENT_TYPE, json);
+        request.headers_mut().insert("connect-protocol-version", HeaderValue::from_static("1"));
+        let mut body = self.send(request).await?;
         let mut output = Output {
             stdout: vec![],
             stderr: vec![],

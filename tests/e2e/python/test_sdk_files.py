@@ -168,7 +168,7 @@ def test_a_file_beyond_two_gibibytes_comes_through_every_layer_unharmed(create, 
     }
     digest, length = hashlib.sha256(), 0
     with (
-        httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=60) as client,
+        httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=180) as client,
         client.stream("GET", "/files", params={"path": "/tmp/f"}, headers={"Accept-Encoding": "identity"}) as answer,
     ):
         assert answer.headers["content-length"] == str(size)
