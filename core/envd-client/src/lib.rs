@@ -5,11 +5,10 @@
 //! suite use it.
 
 mod frame;
+mod stream;
 
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Full};
@@ -18,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::{Value, json};
 
-use frame::Frames;
+pub use stream::{Event, EventStream};
 
 /// Why a command could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -163,15 +162,23 @@ impl EnvdClient {
         Err(RunError::Refused { status: status.as_u16(), body })
     }
 
-    async fn exchange(&self, cmd: &str, args: &[&str]) -> Result<Output, RunError> {
-        let started = Instant::now();
-        let message = json!({"process": {"cmd": cmd, "args": args}, "stdin": false});
-        let frame = frame::encode(message.to_string().as_bytes());
+    /// Starts a command with the fields of envd's start request (`process`, `pty`, `stdin`, …) and returns its events.
+    /// Nothing bounds how long it may run.
+    ///
+    /// # Errors
+    /// [`RunError::Transport`] and [`RunError::Refused`].
+    pub async fn stream(&self, start: &Value) -> Result<EventStream, RunError> {
+        let frame = frame::encode(start.to_string().as_bytes());
         let mut request = self.request(http::Method::POST, "/process.Process/Start", frame)?;
         let json = HeaderValue::from_static("application/connect+json");
         request.headers_mut().insert(http::header::CONTENT_TYPE, json);
         request.headers_mut().insert("connect-protocol-version", HeaderValue::from_static("1"));
-        let mut body = self.send(request).await?;
+        self.send(request).await.map(EventStream::new)
+    }
+
+    async fn exchange(&self, cmd: &str, args: &[&str]) -> Result<Output, RunError> {
+        let started = Instant::now();
+        let mut events = self.stream(&json!({"process": {"cmd": cmd, "args": args}, "stdin": false})).await?;
         let mut output = Output {
             stdout: vec![],
             stderr: vec![],
@@ -179,46 +186,24 @@ impl EnvdClient {
             first_output: None,
             total: Duration::ZERO,
         };
-        let mut frames = Frames::default();
-        let mut ended = false;
-        while let Some(chunk) = body.frame().await {
-            let chunk = chunk
-                .map_err(|e| RunError::Transport { attempted: "reading the stream", source: e.into() })?;
-            frames.push(chunk.data_ref().map_or(&[], |d| d.as_ref()));
-            while let Some((is_end_of_stream, message)) = frames.next() {
-                let message: Value = serde_json::from_slice(&message)
-                    .map_err(|_| RunError::Cut("a frame is not JSON".to_owned()))?;
-                if is_end_of_stream {
-                    if let Some(error) = message.get("error") {
-                        return Err(RunError::Cut(error.to_string()));
-                    }
-                } else {
-                    ended |= output.take(&message, started);
+        while let Some(event) = events.next().await? {
+            match event {
+                Event::Stdout(data) => {
+                    output.first_output.get_or_insert_with(|| started.elapsed());
+                    output.stdout.extend(data);
                 }
+                Event::Stderr(data) => {
+                    output.first_output.get_or_insert_with(|| started.elapsed());
+                    output.stderr.extend(data);
+                }
+                Event::Ended(code) => {
+                    output.exit_code = code;
+                    output.total = started.elapsed();
+                }
+                Event::Started(_) | Event::Pty(_) => {}
             }
-        }
-        if !ended {
-            return Err(RunError::Cut("no end event".to_owned()));
         }
         Ok(output)
-    }
-}
-
-impl Output {
-    /// Notes an event; true for the command's end.
-    fn take(&mut self, message: &Value, started: Instant) -> bool {
-        let event = &message["event"];
-        for (name, into) in [("stdout", &mut self.stdout), ("stderr", &mut self.stderr)] {
-            if let Some(data) = event["data"][name].as_str().and_then(|d| STANDARD.decode(d).ok()) {
-                self.first_output.get_or_insert_with(|| started.elapsed());
-                into.extend(data);
-            }
-        }
-        let Some(end) = event.get("end") else { return false };
-        // proto3 JSON leaves out zeroes.
-        self.exit_code = end["exitCode"].as_i64().unwrap_or(0);
-        self.total = started.elapsed();
-        true
     }
 }
 
