@@ -12,19 +12,22 @@ use futures::FutureExt;
 use http::{HeaderMap, header, request::Parts};
 use http_body_util::BodyExt;
 use serde_json::json;
+use tokio::task::spawn_blocking;
 
 use super::access::FileQuery;
 use super::error::UploadError;
+use super::metadata;
 use super::negotiate::{self, Coding};
 use super::signature::Operation;
 use super::sink::{Form, Order, Sink, Written, form_of};
-use super::{blocking, metadata};
 use crate::logs::Level;
 use crate::state::State;
 
-/// Bytes handed over to be written at a time, about. Bounds the memory of an upload together with the buffers of
-/// the connection.
-const BATCH_BYTES: usize = 256 << 10;
+/// Bytes handed over to be written at a time, about. Twice as many, and the buffers of the connection, bound the memory
+/// of an upload.
+const BATCH_BYTES: usize = 512 << 10;
+/// The same bound for bodies that come in tiny pieces, each of which costs more than its bytes.
+const BATCH_CHUNKS: usize = 1024;
 /// A client may be silent for this long before its upload is given up.
 const IDLE: Duration = Duration::from_secs(120);
 /// After a refusal, this much more of the body is read and thrown away. Many clients read the answer only after
@@ -76,19 +79,40 @@ async fn upload(state: &Arc<State>, parts: &Parts, body: &mut Incoming) -> Resul
     let form = form_of(text(&parts.headers, header::CONTENT_TYPE))?;
     let announced = announced(&parts.headers, coding, &form, query.path.is_some());
 
-    let (shared, first) = (state.clone(), body.batch().await?);
+    let mut batch = Batch::default();
+    body.read(&mut batch).await?;
+    let (shared, first) = (state.clone(), std::mem::take(&mut batch));
+    let mut last = first.last;
     let opened = move || {
         let user = query.user(&shared)?;
         let order = Order { state: shared, user, metadata, path: query.path, announced };
-        take(Sink::new(order, form, coding)?, &first)
+        take(Sink::new(order, form, coding)?, first)
     };
-    let mut progress = blocking(opened).await.ok_or(UploadError::Crashed)??;
+    let mut writing = spawn_blocking(opened);
     loop {
-        match progress {
+        // What comes while bytes are written is collected.
+        let progress = loop {
+            tokio::select! {
+                biased;
+                progress = &mut writing => break progress,
+                read = body.read(&mut batch), if !last && !batch.is_full() => {
+                    if let Err(error) = read {
+                        // What is written must be taken away before the client learns that it failed.
+                        drop(writing.await);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        match progress.map_err(|_| UploadError::Crashed)?? {
             Progress::Done(files) => return Ok(files),
             Progress::More(sink) => {
-                let batch = body.batch().await?;
-                progress = blocking(move || take(sink, &batch)).await.ok_or(UploadError::Crashed)??;
+                while batch.is_empty() {
+                    body.read(&mut batch).await?;
+                }
+                let next = std::mem::take(&mut batch);
+                last = next.last;
+                writing = spawn_blocking(move || take(sink, next));
             }
         }
     }
@@ -99,9 +123,9 @@ enum Progress {
     Done(Vec<Written>),
 }
 
-fn take(mut sink: Sink, batch: &Batch) -> Result<Progress, UploadError> {
-    for chunk in &batch.chunks {
-        sink.push(chunk)?;
+fn take(mut sink: Sink, batch: Batch) -> Result<Progress, UploadError> {
+    for chunk in batch.chunks {
+        sink.push(&chunk)?;
     }
     Ok(if batch.last { Progress::Done(sink.finish()?) } else { Progress::More(sink) })
 }
@@ -127,43 +151,54 @@ struct Incoming {
     started: bool,
 }
 
+/// Bytes of a body that are written in one go.
+#[derive(Default)]
 struct Batch {
     chunks: Vec<Bytes>,
+    size: usize,
+    /// Whether the body ends with them.
     last: bool,
 }
 
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && !self.last
+    }
+
+    fn is_full(&self) -> bool {
+        self.last || self.size >= BATCH_BYTES || self.chunks.len() >= BATCH_CHUNKS
+    }
+
+    fn add(&mut self, chunk: Bytes) {
+        if !chunk.is_empty() {
+            self.size += chunk.len();
+            self.chunks.push(chunk);
+        }
+    }
+}
+
 impl Incoming {
-    /// The next bytes: at least one chunk, and what more is there already.
-    async fn batch(&mut self) -> Result<Batch, UploadError> {
+    /// Waits for the next bytes, and adds them to `batch` with what more is there already, or notes that there are no
+    /// more. Loses nothing when it is dropped while it waits.
+    async fn read(&mut self, batch: &mut Batch) -> Result<(), UploadError> {
         self.started = true;
-        let mut batch = Batch { chunks: Vec::new(), last: false };
-        let mut size = 0;
-        while size < BATCH_BYTES {
-            let next = if batch.chunks.is_empty() {
-                let next = tokio::time::timeout(IDLE, self.body.frame()).await;
-                next.map_err(|_| UploadError::Idle(IDLE.as_secs()))?
-            } else {
-                match self.body.frame().now_or_never() {
-                    Some(next) => next,
-                    None => break,
-                }
-            };
+        let next = tokio::time::timeout(IDLE, self.body.frame()).await;
+        let mut next = next.map_err(|_| UploadError::Idle(IDLE.as_secs()))?;
+        loop {
             match next {
                 // Trailers are of no interest.
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        size += data.len();
-                        batch.chunks.push(data);
-                    }
-                }
+                Some(Ok(frame)) => batch.add(frame.into_data().unwrap_or_default()),
                 Some(Err(_)) => return Err(UploadError::Body),
-                None => {
-                    batch.last = true;
-                    break;
-                }
+                None => batch.last = true,
             }
+            if batch.is_full() {
+                return Ok(());
+            }
+            next = match self.body.frame().now_or_never() {
+                Some(next) => next,
+                None => return Ok(()),
+            };
         }
-        Ok(batch)
     }
 
     /// Throws the rest away, within bounds. What comes after is cut off.
