@@ -2,7 +2,7 @@
 # HUTCH_DATA_DIR (default ./.hutch) and HUTCH_LISTEN (default 127.0.0.1:3000) are read from the environment.
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test conformance bench lint clean-sandboxes
+.PHONY: help run build test conformance bench soak lint clean-sandboxes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ conformance: ## E2B's own suites against a server of its own (as root; SDK=check
 
 bench: ## measure, next to the raw primitives (as root; ARGS="--size 100")
 	@scripts/bench.sh $(ARGS)
+
+soak: ## hold 200 command streams open for 5 minutes, every byte compared (as root; ARGS="--seconds 60 --seed 7")
+	@scripts/soak.sh $(ARGS)
 
 lint: ## formatting, clippy and shell checks
 	@scripts/lint.sh

@@ -14,10 +14,11 @@ need_root "measuring sandboxes"
 cd "$repo"
 scripts/setup-host.sh
 scripts/build.sh all
-CARGO_TARGET_DIR=target cargo build --locked --release -p hutch-bench 2>&1 | prefix_lines build
+scripts/build.sh bench
 
 trap stop_server EXIT
-# No pool holds instances of the second template: its creates are cold.
-start_server bench-cold || exit 1
+# No pool holds instances of the other templates: creates of the second are cold, sandboxes of the third have room for a file
+# of 1 GiB in memory.
+start_server bench-cold bench-large:4096 || exit 1
 target/release/hutch-bench --url "$server_url" --api-key "$server_key" --pid "$server_pid" \
   --data-dir "$server_data" "$@"

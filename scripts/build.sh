@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles Hutch: the static programs that run inside sandboxes, and the server. build.sh [guest|server|all]
+# Compiles Hutch: the static programs that run inside sandboxes, and the server. build.sh [guest|server|bench|all]
 # Results: target/release/hutch and target/release/guest/{envd,init}, which the server finds next to itself.
 set -euo pipefail
 export HUTCH_STEP=build
@@ -35,9 +35,15 @@ build_server() {
   CARGO_TARGET_DIR=target cargo build --locked --release -p hutch 2>&1 | prefix_lines build
 }
 
+# hutch-bench and hutch-soak.
+build_bench() {
+  CARGO_TARGET_DIR=target cargo build --locked --release -p hutch-bench 2>&1 | prefix_lines build
+}
+
 case ${1:-all} in
   guest) build_guest ;;
   server) build_server ;;
+  bench) build_bench ;;
   all) build_guest && build_server ;;
-  *) die "usage: scripts/build.sh [guest|server|all]" ;;
+  *) die "usage: scripts/build.sh [guest|server|bench|all]" ;;
 esac

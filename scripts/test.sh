@@ -8,6 +8,7 @@
 #   HUTCH_TEST_CRIU       CRIU program, absent where this kernel has none that works
 # and tests/e2e/run.sh besides:
 #   HUTCH_BIN, HUTCH_URL, HUTCH_API_KEY, HUTCH_DATA_DIR, HUTCH_PID of the running server
+#   HUTCH_TEST_SOAK       the program hutch-soak
 # A test that cannot run here prints "SKIP: name: reason" and returns.
 # tests/e2e/run.sh ends with a line of the same form as this script's.
 set -uo pipefail
@@ -102,9 +103,11 @@ else
 fi
 
 check "release build" scripts/build.sh server
+check "bench build" scripts/build.sh bench
 if [ -x "$hutch" ] && start_server; then
   say "end-to-end tests"
-  HUTCH_BIN=$hutch HUTCH_URL=$server_url HUTCH_API_KEY=$server_key HUTCH_DATA_DIR=$server_data \
+  HUTCH_TEST_SOAK=$repo/target/release/hutch-soak \
+    HUTCH_BIN=$hutch HUTCH_URL=$server_url HUTCH_API_KEY=$server_key HUTCH_DATA_DIR=$server_data \
     HUTCH_PID=$server_pid tests/e2e/run.sh 2>&1 </dev/null | tee "$logs/e2e"
   code=${PIPESTATUS[0]}
   read -r ok bad skip < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$logs/e2e" |

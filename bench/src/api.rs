@@ -36,8 +36,13 @@ impl Api {
     }
 
     pub async fn create(&self, template: &str) -> anyhow::Result<Created> {
-        let (status, body) =
-            self.call(Method::POST, "/v2/sandboxes", json!({"templateID": template, "timeout": 300})).await?;
+        self.create_for(template, 300).await
+    }
+
+    /// A sandbox that lives for `seconds`, unless it is killed before.
+    pub async fn create_for(&self, template: &str, seconds: u64) -> anyhow::Result<Created> {
+        let order = json!({"templateID": template, "timeout": seconds});
+        let (status, body) = self.call(Method::POST, "/v2/sandboxes", order).await?;
         if status != 201 {
             bail!("create answered {status}: {body}");
         }

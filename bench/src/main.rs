@@ -1,22 +1,20 @@
 //! Measures what Hutch promises on a running server, next to the raw primitives measured in the same run. It prints a table, and
 //! JSON to a file for comparisons. It asserts nothing: figures of a shared machine are no test.
 
-mod api;
-mod memory;
 mod raw;
-mod stats;
+mod streams;
 mod transfer;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use futures::future::join_all;
+use hutch_bench::api::{Api, Created};
+use hutch_bench::memory;
+use hutch_bench::stats::Table;
 use serde_json::json;
-
-use crate::api::{Api, Created};
-use crate::stats::Table;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures a running Hutch next to the raw primitives")]
@@ -39,9 +37,25 @@ struct Args {
     /// Sandboxes of the burst.
     #[arg(long, default_value_t = 20)]
     size: usize,
+    /// Measure only these parts.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
     /// Where to write the figures as JSON.
     #[arg(long, default_value = "bench/results/latest.json")]
     json: PathBuf,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Creates: one after the other, staggered, at once, and cold.
+    Create,
+    /// Commands and their output.
+    Exec,
+    /// Files up and down.
+    Files,
+    /// Memory of idle sandboxes.
+    Memory,
 }
 
 /// What the public leaderboards of sandbox services time.
@@ -53,6 +67,31 @@ async fn main() -> anyhow::Result<()> {
     let api = Api::new(&args.url, &args.api_key);
     let mut table = Table::default();
 
+    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    if wants(Part::Create) {
+        creates(&api, &args, &mut table).await?;
+    }
+    if wants(Part::Exec) {
+        streams::measure(&api, args.rounds * 5, args.pid, &mut table).await?;
+    }
+    if wants(Part::Files) {
+        transfer::measure(&api, "bench-large", args.pid, &mut table).await?;
+    }
+    if wants(Part::Memory) {
+        memory::measure(&api, args.pid, &mut table).await?;
+    }
+
+    print!("{}", table.render());
+    if let Some(dir) = args.json.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    std::fs::write(&args.json, format!("{:#}\n", json!(table.to_json())))?;
+    println!("\nfigures: {}", args.json.display());
+    Ok(())
+}
+
+/// Creates in all their ways, next to runc alone.
+async fn creates(api: &Api, args: &Args, table: &mut Table) -> anyhow::Result<()> {
     let raw =
         raw::Bundle::new(&args.data_dir).context("the raw measurements need the server's base layer")?;
     table.add("raw: runc run true", raw.run(args.rounds)?);
@@ -62,7 +101,7 @@ async fn main() -> anyhow::Result<()> {
     api.wait_until_warm().await?;
     let (mut create, mut first) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
-        let one = create_and_run(&api).await?;
+        let one = create_and_run(api).await?;
         create.push(one.create);
         first.push(one.first_output);
         // The pool refills between runs of a user, too; a burst is measured below.
@@ -85,30 +124,9 @@ async fn main() -> anyhow::Result<()> {
         .add("create to first output (staggered 200 ms)", staggered.iter().map(|r| r.first_output).collect());
 
     api.wait_until_warm().await?;
-    burst(&api, args.size, &mut table).await?;
+    burst(api, args.size, table).await?;
 
-    table.add("create (cold: no pool)", cold(&api, args.rounds.min(10)).await?);
-
-    let sandbox = api.create("base").await?;
-    let mut exec = Vec::new();
-    let mut shell = Vec::new();
-    for _ in 0..args.rounds * 5 {
-        exec.push(sandbox.client.start("/bin/true", &[], Duration::from_secs(30)).await?.total);
-        shell.push(sandbox.client.run("true", Duration::from_secs(30)).await?.total);
-    }
-    table.add("exec /bin/true on an existing sandbox", exec);
-    table.add("exec bash -l -c true on an existing sandbox", shell);
-    transfer::measure(&api, &sandbox, &mut table).await?;
-    api.kill(&sandbox).await?;
-
-    memory::measure(&api, args.pid, &mut table).await?;
-
-    print!("{}", table.render());
-    if let Some(dir) = args.json.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
-    std::fs::write(&args.json, format!("{:#}\n", json!(table.to_json())))?;
-    println!("\nfigures: {}", args.json.display());
+    table.add("create (cold: no pool)", cold(api, args.rounds.min(10)).await?);
     Ok(())
 }
 

@@ -71,6 +71,18 @@ fn percentile(times: &[Duration], percent: usize) -> Duration {
     times.get(rank - 1).copied().unwrap_or_default()
 }
 
+/// The median of `times`, in whatever order they are.
+pub fn median(times: &[Duration]) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    percentile(&sorted, 50)
+}
+
+/// The shortest of `times`: what a machine does when nothing else runs on it for a moment.
+pub fn fastest(times: &[Duration]) -> Duration {
+    times.iter().min().copied().unwrap_or_default()
+}
+
 pub fn ms(d: Duration) -> f64 {
     d.as_secs_f64() * 1000.0
 }

@@ -12,8 +12,8 @@ own_hutch() {
   env -u HUTCH_DATA_DIR -u HUTCH_LISTEN -u HUTCH_CONFIG HUTCH_NODE_NETWORK_NUMBER="$server_network" "$hutch" "$@"
 }
 
-# Starts it with the base template, and with one of the same root for each NAME given; sets server_pid, server_data,
-# server_url and server_key: start_server [NAME...]
+# Starts it with the base template, and with one of the same root for each NAME given, of the default memory or as many
+# MiB; sets server_pid, server_data, server_url and server_key: start_server [NAME[:MIB]...]
 # Its output goes to $server_data.log. Returns 1, after saying why, when it does not come up.
 start_server() {
   local port name tar deadline=$((SECONDS + 120))
@@ -22,7 +22,8 @@ start_server() {
   HUTCH_DATA_DIR=$server_data HUTCH_TOOLS_DIR=$tools_dir "$repo/scripts/base-template.sh" import || return 1
   for name in "$@"; do
     tar=$("$repo/scripts/base-template.sh" tar) || return 1
-    own_hutch template import --data-dir "$server_data" --name "$name" --rootfs "$tar" >/dev/null || return 1
+    own_hutch template import --data-dir "$server_data" --name "${name%%:*}" --rootfs "$tar" \
+      --memory-mib "$(sed -nE 's/^[^:]+:?//; s/^$/512/; p' <<<"$name")" >/dev/null || return 1
   done
   server_key=$(own_hutch key create --name scripts --data-dir "$server_data") || return 1
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

@@ -3,6 +3,7 @@
 # The last line is "N passed, N failed, N skipped"; each skipped test is told as "SKIP: name: reason".
 #   HUTCH_BIN, HUTCH_URL, HUTCH_API_KEY, HUTCH_DATA_DIR, HUTCH_PID   the running server
 #   HUTCH_TEST_BASE_TAR   the base template's root file system, for servers that the tests start themselves
+#   HUTCH_TEST_SOAK       the program hutch-soak; without it its test is skipped
 #   HUTCH_E2E_CYCLES      creates and kills of the leak test (default 300)
 # Arguments choose among the suites: run.sh [new] [old] [js] [security] [own]
 # SDKs are installed once per version into .work, through the machine's own pip and npm.
