@@ -61,7 +61,9 @@ def check(collected: dict[str, list[Outcome]]) -> bool:
     for reason in table:
         for pattern in reason.tests:
             listed = [o for o in everything if Reason("", "", [], [pattern], reason.clients, reason.unless).covers(o)]
-            ran = pattern.split("/", 1)[0] in {o.test.split("/", 1)[0] for o in everything}
+            ran = {o.client for o in everything if o.test.split("/", 1)[0] == pattern.split("/", 1)[0]}
+            if reason.clients:
+                ran &= set(reason.clients)
             if ran and not listed:
                 say(f"listed, but there is no such test: {pattern}")
             for outcome in listed:
