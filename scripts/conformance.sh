@@ -151,8 +151,15 @@ lab=''
 [ "$code" -eq 0 ] || exit "$code"
 
 commit=$(git -C "$checkout" rev-parse --short HEAD 2>/dev/null || echo unknown)
+versions=()
+if [ -n "$interpreter" ]; then
+  versions=(
+    --interpreter-python "$(version_in 's/^version = "(.*)"$/\1/p' "$interpreter/python/pyproject.toml")"
+    --interpreter-javascript "$(node -p 'require(process.argv[1]).version' "$interpreter/js/package.json")"
+  )
+fi
 pages=(--markdown "$repo/docs/compatibility.md" --json "$repo/docs/compatibility.json")
 [ -z "${HUTCH_CONFORMANCE_ONLY:-}" ] || pages=()
 python3 "$here/report.py" --results "$results" --commit "$commit" \
   --python-checkout "$python_checkout" --python-newest "$python_newest" \
-  --javascript-checkout "$javascript_checkout" --javascript-newest "$javascript_newest" "${pages[@]}"
+  --javascript-checkout "$javascript_checkout" --javascript-newest "$javascript_newest" "${versions[@]}" "${pages[@]}"

@@ -179,6 +179,18 @@ def machine_readable(collected: dict[str, list[Outcome]], versions: dict[str, st
     }
 
 
+def as_text(content: dict) -> str:
+    """JSON with a line for each suite and each test, so that changes show."""
+
+    def line(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    suites = ",\n".join(f"  {line(name)}: {line(suite)}" for name, suite in content["suites"].items())
+    tests = ",\n".join(f"  {line(test)}" for test in content["not_passed"])
+    head = f' "commit": {line(content["commit"])},\n "suites": {{\n{suites}\n }},\n'
+    return f'{{\n{head} "not_passed": [\n{tests}\n ]\n}}\n'
+
+
 def page(collected: dict[str, list[Outcome]], versions: dict[str, str], commit: str) -> str:
     """The page for people: page.md with the figures put in."""
     sdk = [client for client in collected if not client.startswith("interpreter")]
@@ -219,8 +231,7 @@ def main() -> int:
         passed, failed, skipped = figures(found)
         say(f"{client} {versions[client]}: {passed} passed, {failed} failed, {skipped} skipped")
     if options.json:
-        content = machine_readable(collected, versions, options.commit)
-        options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        options.json.write_text(as_text(machine_readable(collected, versions, options.commit)))
     if options.markdown:
         options.markdown.write_text(page(collected, versions, options.commit))
     if not is_explained:
