@@ -24,6 +24,7 @@
 //! table. [`NetSupport::detect`] names such chains.
 
 mod config;
+mod connections;
 mod dns;
 mod error;
 mod links;

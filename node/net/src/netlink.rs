@@ -110,6 +110,12 @@ fn put_attr(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
 pub(crate) struct Answer(Vec<u8>);
 
 impl Answer {
+    /// An answer with this content, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(body: Vec<u8>) -> Self {
+        Self(body)
+    }
+
     /// Bytes of the fixed header.
     pub(crate) fn fixed(&self, range: std::ops::Range<usize>) -> Option<&[u8]> {
         self.0.get(range)
@@ -164,8 +170,21 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn open() -> io::Result<Self> {
         // Protocol 0 is `NETLINK_ROUTE`.
-        let socket =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Self::open_protocol(None)
+    }
+
+    /// A client of `NETLINK_SOCK_DIAG`: the sockets of the network namespace.
+    pub(crate) fn open_sock_diag() -> io::Result<Self> {
+        Self::open_protocol(Some(rustix::net::netlink::SOCK_DIAG))
+    }
+
+    fn open_protocol(protocol: Option<rustix::net::Protocol>) -> io::Result<Self> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(DEADLINE))?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(DEADLINE))?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::thread::LinkNameSpaceType;
 use tokio::sync::oneshot;
 
+use crate::connections;
 use crate::error::{Attempt, NetError};
 use crate::links::{self, Veth};
 use crate::netlink::Client;
@@ -73,6 +74,19 @@ pub(crate) fn attach(slot: &Slot, pid: i32, group: u32, mtu: u32) -> Result<(), 
     configured
 }
 
+/// Cuts the TCP connections to the outside of the namespace of process `pid`. Returns how many there were. Blocks; leaves the
+/// calling thread in that namespace.
+pub(crate) fn cut_connections(pid: i32) -> Result<usize, NetError> {
+    let namespace = open_namespace(pid)?;
+    enter(&namespace)?;
+    connections::cut_outside().attempting(|| format!("cut the connections of process {pid}"))
+}
+
+fn enter(namespace: &File) -> Result<(), NetError> {
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .attempting(|| "enter the network namespace".to_owned())
+}
+
 /// The network namespace of `pid`, which must not be our own: an `eth0` made there would be the host's.
 fn open_namespace(pid: i32) -> Result<File, NetError> {
     let open = |path: &str| -> io::Result<(File, (u64, u64))> {
@@ -113,8 +127,7 @@ fn configure_host(host: &mut Client, slot: &Slot) -> Result<u32, NetError> {
 }
 
 fn configure_guest(namespace: &File, slot: &Slot) -> Result<(), NetError> {
-    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .attempting(|| "enter the network namespace".to_owned())?;
+    enter(namespace)?;
     // No IPv6 to the outside, but `::1` stays.
     sysctl::try_write(&format!("ipv6/conf/{GUEST_INTERFACE}/disable_ipv6"), "1");
     // `ping` works for every user without privileges.

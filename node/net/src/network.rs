@@ -122,6 +122,16 @@ impl Network {
         .await
     }
 
+    /// Cuts all TCP connections between the sandbox of process `pid` and the outside, as a reset would. Returns how many
+    /// there were.
+    ///
+    /// # Errors
+    /// [`NetError::NoNamespace`], or a kernel that cannot (`CONFIG_INET_DIAG_DESTROY`).
+    pub async fn cut_connections(&self, pid: i32) -> Result<usize, NetError> {
+        let what = format!("cut the connections of process {pid}");
+        within(&what, on_own_thread(&what, move || netns::cut_connections(pid))).await
+    }
+
     /// Removes the slot's interfaces, wherever the sandbox's end is, and gives the slot back. May be called again.
     pub async fn release(&self, slot: &Slot) -> Result<(), NetError> {
         let name = slot.interface.clone();
