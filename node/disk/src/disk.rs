@@ -1,12 +1,14 @@
 //! The writable disk of one instance and its root filesystem.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hutch_types::{BuildId, InstanceId};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, DiskError};
@@ -19,6 +21,9 @@ const LEAST_MIB: u32 = 16;
 
 /// The largest, in MiB (16 TiB): what a file can hold.
 const MOST_MIB: u32 = 16 * 1024 * 1024;
+
+/// How long a disk that was closed may stay in use.
+const DETACH_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is kept about a disk for the next daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,9 +102,24 @@ impl InstanceDisk {
         })
     }
 
+    /// Makes all that was written to it survive a crash of the host.
+    pub fn sync(&self) -> Result<(), DiskError> {
+        let paths = &self.inner.paths;
+        paths.sync().attempting(|| format!("write out {}", paths.mnt.display()))
+    }
+
     /// Unmounts and deletes it. What was not written out yet never is. May be called again.
     pub fn destroy(&self) -> Result<(), DiskError> {
         self.inner.store.destroy_disk(&self.inner.id)
+    }
+}
+
+impl DiskPaths {
+    fn sync(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::syncfs(rustix::fs::open(&self.mnt, flags, Mode::empty())?)?;
+        // What the loop device wrote is in the image, but need not be on the host's disk.
+        File::open(&self.image)?.sync_all()
     }
 }
 
@@ -183,13 +203,24 @@ impl DiskStore {
             .attempting(|| format!("write {}", record_path.display()))?;
         let image = ext4::copy_sparse(template, &paths.image)
             .attempting(|| format!("copy a formatted image to {}", paths.image.display()))?;
+        self.mount_disk(paths, record, &image, true)
+    }
+
+    /// Mounts a disk whose image is there. In a fresh one the overlay's directories are made.
+    fn mount_disk(
+        &self,
+        paths: &DiskPaths,
+        record: &DiskRecord,
+        image: &File,
+        is_fresh: bool,
+    ) -> Result<(), DiskError> {
         for dir in [&paths.mounts, &paths.mnt, &paths.root] {
             fs::create_dir(dir).attempting(|| format!("create {}", dir.display()))?;
         }
         // The container's first process has to get through here with an unprivileged uid.
         fs::set_permissions(&paths.mounts, fs::Permissions::from_mode(0o711))
             .attempting(|| format!("set the mode of {}", paths.mounts.display()))?;
-        let device = match loopdev::attach(&image) {
+        let device = match loopdev::attach(image) {
             Ok(device) => device,
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 return Err(DiskError::Exhausted { what: "loop devices".to_owned() });
@@ -201,8 +232,10 @@ impl DiskStore {
 
         let (upper, work) = (paths.mnt.join("upper"), paths.mnt.join("work"));
         let lowers: Vec<PathBuf> = record.layers.iter().map(|layer| self.layer_tree(layer)).collect();
-        self.make_upper(&upper, &work, lowers.last())
-            .attempting(|| format!("prepare {}", paths.mnt.display()))?;
+        if is_fresh {
+            self.make_upper(&upper, &work, lowers.last())
+                .attempting(|| format!("prepare {}", paths.mnt.display()))?;
+        }
         mounts::mount_overlay(&lowers, &upper, &work, &paths.root)
             .attempting(|| format!("mount the overlay on {}", paths.root.display()))
     }
@@ -240,6 +273,58 @@ impl DiskStore {
         Ok(self.handle(id, record, paths))
     }
 
+    /// Unmounts the disk of an instance that does not run any more and keeps it, so that it survives a crash of the host.
+    /// May be called again.
+    ///
+    /// # Errors
+    /// [`DiskError::NoDisk`], or a failed step; [`Self::reopen_disk`] and [`Self::destroy_disk`] work all the same.
+    pub fn close_disk(&self, id: &InstanceId) -> Result<(), DiskError> {
+        let paths = self.disk_paths(id.as_str());
+        let record_path = self.record_path(id);
+        let record: DiskRecord =
+            files::read_json(&record_path)?.ok_or_else(|| DiskError::NoDisk(id.clone()))?;
+        files::write_json_durable(&record_path, &record)?;
+        self.unmount_disk(&paths)?;
+        File::open(&paths.image)
+            .and_then(|image| image.sync_all())
+            .and_then(|()| files::sync_parent(&paths.image))
+            .and_then(|()| files::sync_parent(&paths.files))
+            .attempting(|| format!("write out {}", paths.image.display()))
+    }
+
+    /// Mounts a disk that was closed.
+    ///
+    /// # Errors
+    /// [`DiskError::NoDisk`], [`DiskError::NoLayer`], [`DiskError::Exhausted`] when loop devices ran out, or a failed step.
+    /// Then it is closed as before.
+    pub fn reopen_disk(&self, id: &InstanceId) -> Result<InstanceDisk, DiskError> {
+        let record: DiskRecord =
+            files::read_json(&self.record_path(id))?.ok_or_else(|| DiskError::NoDisk(id.clone()))?;
+        if let Some(missing) = record.layers.iter().find(|layer| !self.layer_tree(layer).is_dir()) {
+            return Err(DiskError::NoLayer(missing.clone()));
+        }
+        let paths = self.disk_paths(id.as_str());
+        self.unmount_disk(&paths)?;
+        // A mount namespace that was copied from ours may keep the old mount for a while. Mounted twice, the filesystem
+        // would be destroyed.
+        loopdev::wait_detached(&paths.image, DETACH_LIMIT)
+            .attempting(|| format!("wait for the last user of {}", paths.image.display()))?;
+        let image = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&paths.image)
+            .attempting(|| format!("open {}", paths.image.display()))?;
+        match self.mount_disk(&paths, &record, &image, false) {
+            Ok(()) => Ok(self.handle(id, record, paths)),
+            Err(error) => {
+                if let Err(cleanup) = self.unmount_disk(&paths) {
+                    tracing::warn!(instance = %id, error = %cleanup, "a disk could not be unmounted again");
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Unmounts and deletes the disk of an instance, whole or half-made; none at all is no error.
     pub fn destroy_disk(&self, id: &InstanceId) -> Result<(), DiskError> {
         self.remove_disk(id.as_str())
@@ -252,6 +337,16 @@ impl DiskStore {
             // Then unmounting takes as long as writing everything out does.
             tracing::debug!(disk = name, %error, "the filesystem cannot be abandoned");
         }
+        self.unmount_disk(&paths)?;
+        // Space comes back now even if a mount namespace that was just copied from ours keeps the file open for a while.
+        if let Ok(image) = OpenOptions::new().write(true).open(&paths.image) {
+            image.set_len(0).attempting(|| format!("truncate {}", paths.image.display()))?;
+        }
+        files::absent_is_fine(fs::remove_dir_all(&paths.files))
+            .attempting(|| format!("remove {}", paths.files.display()))
+    }
+
+    fn unmount_disk(&self, paths: &DiskPaths) -> Result<(), DiskError> {
         for target in [&paths.root, &paths.mnt] {
             mounts::unmount(target).attempting(|| format!("unmount {}", target.display()))?;
         }
@@ -259,12 +354,7 @@ impl DiskStore {
         for dir in [&paths.root, &paths.mnt, &paths.mounts] {
             files::absent_is_fine(fs::remove_dir(dir)).attempting(|| format!("remove {}", dir.display()))?;
         }
-        // Space comes back now even if a mount namespace that was just copied from ours keeps the file open for a while.
-        if let Ok(image) = OpenOptions::new().write(true).open(&paths.image) {
-            image.set_len(0).attempting(|| format!("truncate {}", paths.image.display()))?;
-        }
-        files::absent_is_fine(fs::remove_dir_all(&paths.files))
-            .attempting(|| format!("remove {}", paths.files.display()))
+        Ok(())
     }
 
     fn disk_paths(&self, name: &str) -> DiskPaths {

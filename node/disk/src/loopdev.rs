@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -46,6 +47,9 @@ struct LoopInfo {
     encrypt_key: [u8; 32],
     init: [u64; 2],
 }
+
+/// Pause between looks at something that the kernel is about to finish.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// `struct loop_config` of the kernel.
 #[repr(C)]
@@ -154,6 +158,22 @@ pub(crate) fn attached() -> io::Result<Vec<(PathBuf, String)>> {
         }
     }
     Ok(found)
+}
+
+/// Blocks until no loop device has `image` behind it.
+///
+/// # Errors
+/// `ResourceBusy` when one still has after `limit`.
+pub(crate) fn wait_detached(image: &Path, limit: Duration) -> io::Result<()> {
+    let image = fs::canonicalize(image)?;
+    let deadline = Instant::now() + limit;
+    while attached()?.iter().any(|(_, file)| Path::new(file) == image) {
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
 }
 
 /// Detaches a device; when it is still open somewhere the kernel does it at the last close.
