@@ -43,7 +43,9 @@ pub struct Node {
 /// Opens the node after checking that this host can be one.
 pub async fn open(config: &Config, supervisor: &Supervisor) -> anyhow::Result<Node> {
     must_be_root()?;
-    let support = OciSupport::detect(&config.node.runc, Some(&config.criu()));
+    let criu = config.criu();
+    let support = OciSupport::detect(&config.node.runc, Some(&criu));
+    let saves_memory = support.criu.works();
     for (name, required, check) in doctor::oci_checks(support) {
         if let (true, Check::Fails(why)) = (required, check) {
             bail!("{name}: {why}");
@@ -67,6 +69,7 @@ pub async fn open(config: &Config, supervisor: &Supervisor) -> anyhow::Result<No
     oci.runc.clone_from(&config.node.runc);
     oci.lxcfs.clone_from(&config.node.lxcfs);
     oci.pin_cpus = config.node.pin_cpus;
+    oci.criu = saves_memory.then_some(criu);
     let runtime = OciRuntime::open(oci, supervisor).await.map_err(|e| anyhow::anyhow!(e.chain()))?;
     Ok(Node { disks, net, runtime })
 }

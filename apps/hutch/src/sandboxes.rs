@@ -11,7 +11,7 @@ use crate::{Common, node};
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
-    /// Destroy every sandbox and all that belongs to them: processes, mounts, disks, links, rules, cgroups. The server must be
+    /// Destroy every sandbox, running or paused, and all that belongs to them: processes, mounts, disks, links, rules, cgroups. The server must be
     /// stopped; when it is started again, it reports them as killed.
     Purge {
         #[command(flatten)]
@@ -38,9 +38,12 @@ async fn purge(config: &Config) -> anyhow::Result<()> {
     let node = node::open(config, &supervisor).await?;
     let chained = |e: hutch_runtime::RuntimeError| anyhow::anyhow!(e.chain());
     let found = node.runtime.adopt().await.map_err(chained)?;
-    let count = found.adopted.len() + found.lost.len();
+    let count = found.adopted.len() + found.paused.len() + found.lost.len();
     for instance in found.adopted {
         instance.kill().await.map_err(chained)?;
+    }
+    for instance in found.paused {
+        node.runtime.discard(&instance.spec.id).await.map_err(chained)?;
     }
     node.runtime.close().await.map_err(chained)?;
     node.net.teardown().await?;

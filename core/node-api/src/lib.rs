@@ -10,15 +10,15 @@ mod message;
 mod route;
 
 pub use message::{
-    Inventory, LogLine, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, ResourceSample,
-    RunningSandbox, StartSandbox, StartedSandbox,
+    Inventory, LogLine, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, PausedSandbox,
+    ResourceSample, RunningSandbox, StartSandbox, StartedSandbox,
 };
 pub use route::{Route, RouteSource, SignedFile, SignedUrls};
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hutch_types::{NetworkPolicy, SandboxId};
+use hutch_types::{NetworkPolicy, PauseMode, SandboxId};
 
 /// One node, as seen from control. All calls have a deadline of the implementation's and may be repeated.
 #[async_trait]
@@ -34,8 +34,30 @@ pub trait NodeClient: Send + Sync + 'static {
     /// [`NodeErrorKind::Unavailable`] while draining, else [`NodeErrorKind::Internal`]. After an error nothing is left.
     async fn start_sandbox(&self, request: StartSandbox) -> Result<StartedSandbox, NodeError>;
 
-    /// Destroys a sandbox with all that belongs to it. Works from every state; an unknown id is success.
+    /// Destroys a sandbox, running or paused, with all that belongs to it. Works from every state; an unknown id is success.
     async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), NodeError>;
+
+    /// Saves a running sandbox and ends its instance. Returns when what was saved survives the node. A sandbox that is paused
+    /// already stays as it is, whatever was saved of it.
+    ///
+    /// # Errors
+    /// Then it runs on. [`NodeErrorKind::NotFound`] when it is not here, [`NodeErrorKind::Unsupported`] when this node
+    /// cannot save memory, [`NodeErrorKind::Unavailable`] while it starts or the node drains, else
+    /// [`NodeErrorKind::Internal`].
+    async fn pause_sandbox(&self, id: &SandboxId, mode: PauseMode) -> Result<(), NodeError>;
+
+    /// Brings a paused sandbox back and returns when its envd answers, with the network policy in force. With
+    /// [`PauseMode::Full`] it goes on where it was and the request's environment is not used, with
+    /// [`PauseMode::Filesystem`] it boots anew with it. One that runs already is left as it is. Any number may ask at the same time.
+    ///
+    /// # Errors
+    /// Then it is paused as before. [`NodeErrorKind::NotFound`] when it is not here, [`NodeErrorKind::Unsupported`] when
+    /// its memory is asked for and was not saved, else as for [`Self::start_sandbox`].
+    async fn resume_sandbox(
+        &self,
+        request: StartSandbox,
+        mode: PauseMode,
+    ) -> Result<StartedSandbox, NodeError>;
 
     /// Replaces a running sandbox's network policy atomically.
     async fn set_network(&self, id: &SandboxId, policy: NetworkPolicy) -> Result<(), NodeError>;

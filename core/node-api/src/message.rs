@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use hutch_types::{
-    BuildId, Ingress, Isolation, KillReason, NetworkPolicy, NodeId, Resources, SandboxId, Secret, TemplateId,
-    Timestamp,
+    BuildId, Ingress, Isolation, KillReason, NetworkPolicy, NodeId, PauseMode, Resources, SandboxId, Secret,
+    TemplateId, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -69,11 +69,22 @@ pub struct RunningSandbox {
     pub build_id: BuildId,
 }
 
+/// A sandbox that a node has saved and can resume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedSandbox {
+    /// Which one.
+    pub sandbox_id: SandboxId,
+    /// What is saved of it.
+    pub mode: PauseMode,
+}
+
 /// All sandboxes of a node, and the event cursor that this list corresponds to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// What runs.
     pub sandboxes: Vec<RunningSandbox>,
+    /// What is saved and does not run.
+    pub paused: Vec<PausedSandbox>,
     /// Events up to this one are contained in the list.
     pub cursor: u64,
 }

@@ -17,7 +17,7 @@ pub use clock::{Clock, Timestamp};
 pub use ids::{BuildId, IdError, InstanceId, NodeId, SandboxId, TeamId, TemplateId};
 pub use ingress::{Ingress, TokenHash};
 pub use secret::Secret;
-pub use state::{KillReason, SandboxEvent, SandboxState, TransitionError};
+pub use state::{KillReason, PauseMode, SandboxEvent, SandboxState, TransitionError};
 pub use units::{Isolation, NetworkPolicy, Resources};
 
 /// The version of envd in this tree, as clients see it: they switch features by it, so it names the newest E2B envd whose

@@ -77,6 +77,19 @@ pub enum SandboxEvent {
     Died,
 }
 
+/// How much of a sandbox a pause saves, and a resume brings back.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::Display, strum::EnumString,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum PauseMode {
+    /// Memory, processes and files: it goes on where it was.
+    Full,
+    /// Files alone: it boots anew.
+    Filesystem,
+}
+
 /// Why a sandbox ended; the text goes into events and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::EnumString)]
 #[serde(rename_all = "snake_case")]

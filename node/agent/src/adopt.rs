@@ -11,7 +11,7 @@ use hutch_types::KillReason;
 
 use crate::envd::{Call, Envd, Known};
 use crate::labels::Owner;
-use crate::node::Node;
+use crate::node::{Node, Paused};
 use crate::pool::Warm;
 use crate::sandbox::spawn_adopted;
 
@@ -48,6 +48,21 @@ pub(crate) async fn adopt(node: &Arc<Node>) -> Result<(), RuntimeError> {
             owner => {
                 tracing::debug!(instance = %id, ?owner, "removing a leftover instance");
                 node.shared.reap_behind(instance);
+            }
+        }
+    }
+    for saved in found.paused {
+        let id = saved.spec.id;
+        match Owner::from_labels(&saved.labels) {
+            Some(Owner::Sandbox(labels)) if seen.insert(labels.sandbox_id.clone()) => {
+                tracing::info!(sandbox = %labels.sandbox_id, instance = %id, mode = %saved.mode, "found paused");
+                let paused = Paused { instance: id, mode: saved.mode, labels: labels.clone() };
+                node.paused.lock().insert(labels.sandbox_id, paused);
+            }
+            _ => {
+                if let Err(error) = node.shared.runtime.discard(&id).await {
+                    tracing::error!(instance = %id, error = error.chain(), "a leftover is not removed");
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use hutch_node_api::{
 };
 use hutch_runtime::{Runtime, RuntimeError};
 use hutch_types::supervise::Supervisor;
-use hutch_types::{BuildId, Clock, NetworkPolicy, Resources, SandboxId};
+use hutch_types::{BuildId, Clock, NetworkPolicy, PauseMode, Resources, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use crate::adopt::adopt;
@@ -19,7 +19,7 @@ use crate::error::StartError;
 use crate::memory::{host_cpus, host_memory};
 use crate::node::Node;
 use crate::pool::{Key, PoolStatus};
-use crate::sandbox::spawn_new;
+use crate::sandbox::{spawn_new, spawn_resumed};
 use crate::shared::Shared;
 use crate::work::Work;
 
@@ -162,9 +162,35 @@ impl Agent {
             }
             futures::future::try_join_all(handles.into_iter().map(crate::sandbox::Handle::stop)).await?;
         }
+        let paused: Vec<_> = self.node.paused.lock().keys().cloned().collect();
+        for id in paused {
+            self.discard(&id).await?;
+        }
         self.node.pool.drain();
         self.idle().await;
         Ok(())
+    }
+
+    /// Deletes a paused sandbox. None is no error.
+    async fn discard(&self, id: &SandboxId) -> Result<(), NodeError> {
+        let Some(paused) = self.node.paused.lock().remove(id) else { return Ok(()) };
+        let shared = &self.node.shared;
+        let _job = shared.work.begin();
+        let limit = shared.config.stop_timeout;
+        match tokio::time::timeout(limit, shared.runtime.discard(&paused.instance)).await {
+            Ok(Ok(())) => {
+                tracing::info!(sandbox = %id, "discarded");
+                Ok(())
+            }
+            failed => {
+                self.node.paused.lock().insert(id.clone(), paused);
+                let why = failed.map_or_else(
+                    |_| format!("took longer than {} ms (stop_timeout)", limit.as_millis()),
+                    |result| result.err().map(|e| e.chain()).unwrap_or_default(),
+                );
+                Err(NodeError::new(NodeErrorKind::Internal, format!("discard sandbox {id}: {why}")))
+            }
+        }
     }
 
     fn not_found(id: &SandboxId) -> NodeError {
@@ -215,12 +241,70 @@ impl NodeClient for Agent {
         }
         // The route goes first, so that no new request reaches what is about to end.
         self.node.routes.write().remove(id);
-        let Some(handle) = self.node.sandboxes.lock().get(id).cloned() else { return Ok(()) };
+        let handle = self.node.sandboxes.lock().get(id).cloned();
+        let Some(handle) = handle else { return self.discard(id).await };
         let limit = self.node.shared.config.stop_timeout;
-        tokio::time::timeout(limit, handle.stop()).await.unwrap_or_else(|_| {
+        let stopped = tokio::time::timeout(limit, handle.stop()).await.unwrap_or_else(|_| {
             let message = format!("sandbox {id} was not gone within {} ms (stop_timeout)", limit.as_millis());
             Err(NodeError::new(NodeErrorKind::DeadlineExceeded, message))
-        })
+        });
+        match stopped {
+            // A pause was quicker.
+            Err(_) if self.node.paused.lock().contains_key(id) => self.discard(id).await,
+            other => other,
+        }
+    }
+
+    async fn pause_sandbox(&self, id: &SandboxId, mode: PauseMode) -> Result<(), NodeError> {
+        let shared = &self.node.shared;
+        if shared.closing.is_cancelled() {
+            return Err(StartError::Draining.into());
+        }
+        if mode == PauseMode::Full && !shared.runtime.capabilities().memory {
+            let message = format!("{} on this node cannot save memory", shared.runtime.isolation());
+            return Err(NodeError::new(NodeErrorKind::Unsupported, message));
+        }
+        let handle = self.node.sandboxes.lock().get(id).cloned();
+        let result = match handle {
+            Some(handle) => handle.pause(mode).await,
+            None => Err(Self::not_found(id)),
+        };
+        match result {
+            // Another request was quicker.
+            Err(error)
+                if error.kind == NodeErrorKind::NotFound && self.node.paused.lock().contains_key(id) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    async fn resume_sandbox(
+        &self,
+        request: StartSandbox,
+        mode: PauseMode,
+    ) -> Result<StartedSandbox, NodeError> {
+        let id = request.sandbox_id.clone();
+        loop {
+            let handle = {
+                let mut sandboxes = self.node.sandboxes.lock();
+                if let Some(handle) = sandboxes.get(&id) {
+                    handle.clone()
+                } else if self.node.shared.closing.is_cancelled() {
+                    return Err(StartError::Draining.into());
+                } else {
+                    let paused = self.node.paused.lock().remove(&id).ok_or_else(|| Self::not_found(&id))?;
+                    let handle = spawn_resumed(&self.node, request.clone(), paused, mode);
+                    sandboxes.insert(id.clone(), handle.clone());
+                    handle
+                }
+            };
+            // One that is just being paused is resumed after that, or runs on.
+            if handle.pausing_is_over().await {
+                return handle.started().await;
+            }
+        }
     }
 
     async fn set_network(&self, id: &SandboxId, policy: NetworkPolicy) -> Result<(), NodeError> {
@@ -231,7 +315,8 @@ impl NodeClient for Agent {
     async fn inventory(&self) -> Result<Inventory, NodeError> {
         // The cursor first: the list then contains at least what the events up to it tell.
         let cursor = self.node.events.cursor();
-        Ok(Inventory { sandboxes: self.node.live(), cursor })
+        let (sandboxes, paused) = self.node.all();
+        Ok(Inventory { sandboxes, paused, cursor })
     }
 
     async fn events(&self, after: u64, wait: Duration) -> Result<NodeEvents, NodeError> {

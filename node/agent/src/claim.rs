@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hutch_node_api::StartSandbox;
 use hutch_runtime::RuntimeError;
+use hutch_types::PauseMode;
 use hutch_types::ids::random_hex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,8 @@ const MIB: u64 = 1 << 20;
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Init<'a> {
-    env_vars: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env_vars: Option<&'a BTreeMap<String, String>>,
     access_token: &'a str,
     timestamp: String,
     default_user: &'a str,
@@ -35,7 +37,8 @@ struct Init<'a> {
     build_id: String,
     #[serde(rename = "hyperloopIP", skip_serializing_if = "Option::is_none")]
     guest_service: Option<IpAddr>,
-    machine_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine_id: Option<String>,
     memory_total_bytes: u64,
     cpu_count: u32,
     disk_total_bytes: u64,
@@ -63,7 +66,7 @@ pub(crate) async fn personalise(
         ingress: Arc::new(request.ingress.clone()),
     });
     let name = request.sandbox_id.as_str();
-    let init = init_call(shared, request)?;
+    let init = init_call(shared, request, Life::New)?;
 
     let all = async {
         step("label the instance", limit, instance.set_labels(labels.to_labels())).await?;
@@ -85,10 +88,51 @@ pub(crate) async fn personalise(
     }
 }
 
-fn init_call(shared: &Shared, request: &StartSandbox) -> Result<Call, StartError> {
+/// Gives a resumed instance what it does not have any more: network policy, and envd's knowledge where it booted anew.
+///
+/// After an error the instance is in an undefined state.
+pub(crate) async fn greet_again(
+    shared: &Shared,
+    warm: &mut Warm,
+    request: &StartSandbox,
+    mode: PauseMode,
+) -> Result<(), StartError> {
+    let instance = warm.instance.clone();
+    let limit = shared.config.step_timeout;
+    let init = init_call(shared, request, Life::Resumed(mode))?;
+    let (within, known) = match mode {
+        PauseMode::Full => (shared.config.init_timeout, Known::Up),
+        PauseMode::Filesystem => (shared.config.boot_timeout, Known::Booting),
+    };
+    let all = async {
+        let name = request.sandbox_id.as_str();
+        tokio::try_join!(
+            step("set the host name", limit, instance.set_hostname(name)),
+            step("set the network policy", limit, instance.set_network(&request.network)),
+            async { warm.envd.call_until(&init, within, known).await.map(drop).map_err(StartError::Envd) },
+        )?;
+        Ok(())
+    };
+    tokio::select! {
+        result = all => result,
+        _ = instance.exited() => Err(StartError::Died),
+    }
+}
+
+/// Whom envd is told about.
+#[derive(Clone, Copy)]
+enum Life {
+    /// A new sandbox.
+    New,
+    /// One that it may know already.
+    Resumed(PauseMode),
+}
+
+fn init_call(shared: &Shared, request: &StartSandbox, life: Life) -> Result<Call, StartError> {
     let id = request.sandbox_id.as_str();
     let init = Init {
-        env_vars: &request.env,
+        // What was saved with the memory is kept.
+        env_vars: (!matches!(life, Life::Resumed(PauseMode::Full))).then_some(&request.env),
         access_token: request.access_token.expose(),
         timestamp: shared.clock.now().to_rfc3339(),
         default_user: &shared.config.default_user,
@@ -98,7 +142,8 @@ fn init_call(shared: &Shared, request: &StartSandbox) -> Result<Call, StartError
         template_id: request.template_id.as_str(),
         build_id: request.build_id.to_string(),
         guest_service: shared.config.guest_service,
-        machine_id: random_hex(16),
+        // It is a file, and stays with the sandbox.
+        machine_id: matches!(life, Life::New).then(|| random_hex(16)),
         memory_total_bytes: u64::from(request.resources.memory_mib) * MIB,
         cpu_count: request.resources.vcpus,
         disk_total_bytes: u64::from(request.resources.disk_mib) * MIB,

@@ -64,6 +64,7 @@ impl StartError {
         match self {
             Self::Runtime(e) | Self::Step { source: e, .. } => match e {
                 RuntimeError::NoImage(_) => NodeErrorKind::NotFound,
+                RuntimeError::NotPaused(_) => NodeErrorKind::Unsupported,
                 RuntimeError::Exhausted { .. } => NodeErrorKind::Exhausted,
                 RuntimeError::TimedOut { .. } => NodeErrorKind::DeadlineExceeded,
                 RuntimeError::Failed { .. } => NodeErrorKind::Internal,

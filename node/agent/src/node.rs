@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hutch_node_api::{Route, RunningSandbox};
-use hutch_types::SandboxId;
+use hutch_node_api::{PausedSandbox, Route, RunningSandbox};
+use hutch_types::{InstanceId, PauseMode, SandboxId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use crate::events::EventRing;
 use crate::guests::Guests;
+use crate::labels::SandboxLabels;
 use crate::pool::Pool;
 use crate::sandbox::Handle;
 use crate::shared::Shared;
@@ -17,6 +18,17 @@ use crate::work::Work;
 
 /// Log answers that are read at a time.
 const LOG_PULLS: usize = 4;
+
+/// A sandbox that is saved.
+#[derive(Debug, Clone)]
+pub(crate) struct Paused {
+    /// Its instance.
+    pub instance: InstanceId,
+    /// Whose it is.
+    pub labels: SandboxLabels,
+    /// What is saved.
+    pub mode: PauseMode,
+}
 
 /// What all actors of one agent see.
 #[derive(Debug)]
@@ -28,6 +40,9 @@ pub(crate) struct Node {
     pub actors: Work,
     /// Every sandbox from the start request until nothing of it runs. Only its actor removes it.
     pub sandboxes: Mutex<HashMap<SandboxId, Handle>>,
+    /// Every sandbox that is saved and does not run. One that is being resumed is among the others. Taken after `sandboxes`
+    /// where both are.
+    pub paused: Mutex<HashMap<SandboxId, Paused>>,
     /// The running ones, for the edge: read for every request that it routes.
     pub routes: RwLock<HashMap<SandboxId, Route>>,
     /// The running ones by address, for what they ask of the node.
@@ -44,6 +59,7 @@ impl Node {
             pool: Pool::new(shared.clone()),
             events: EventRing::new(shared.config.max_events, shared.clock.now()),
             sandboxes: Mutex::default(),
+            paused: Mutex::default(),
             actors: Work::default(),
             routes: RwLock::default(),
             guests: Guests::default(),
@@ -53,10 +69,15 @@ impl Node {
         })
     }
 
-    /// The sandboxes that start or run. Those that are being stopped are not among them.
-    pub fn live(&self) -> Vec<RunningSandbox> {
+    /// What is here, running and paused, at one moment.
+    pub fn all(&self) -> (Vec<RunningSandbox>, Vec<PausedSandbox>) {
         let sandboxes = self.sandboxes.lock();
-        let live = sandboxes.iter().filter(|(_, h)| h.is_live());
-        live.map(|(id, h)| RunningSandbox { sandbox_id: id.clone(), build_id: h.build_id }).collect()
+        let paused = self.paused.lock();
+        let running = sandboxes
+            .iter()
+            .filter(|(_, h)| h.is_live())
+            .map(|(id, h)| RunningSandbox { sandbox_id: id.clone(), build_id: h.build_id });
+        let saved = paused.iter().map(|(id, p)| PausedSandbox { sandbox_id: id.clone(), mode: p.mode });
+        (running.collect(), saved.collect())
     }
 }

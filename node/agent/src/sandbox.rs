@@ -15,15 +15,15 @@ use std::sync::Arc;
 use futures::FutureExt;
 use hutch_node_api::{NodeError, NodeErrorKind, NodeEvent, Route, StartSandbox, StartedSandbox};
 use hutch_runtime::Instance;
-use hutch_types::{BuildId, KillReason, NetworkPolicy, SandboxEvent, SandboxId, SandboxState};
+use hutch_types::{BuildId, KillReason, NetworkPolicy, PauseMode, SandboxEvent, SandboxId, SandboxState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::claim::{personalise, step};
+use crate::claim::{greet_again, personalise, step};
 use crate::envd::Envd;
 use crate::error::StartError;
 use crate::labels::SandboxLabels;
-use crate::node::Node;
+use crate::node::{Node, Paused};
 use crate::pool::{Key, Warm};
 use crate::sample::Sampler;
 use crate::work::Job;
@@ -48,8 +48,12 @@ struct Status {
 /// What an actor is asked, besides a kill.
 #[derive(Debug)]
 enum Request {
-    SetNetwork { policy: NetworkPolicy, reply: oneshot::Sender<Result<(), StartError>> },
+    SetNetwork { policy: NetworkPolicy, reply: Reply },
+    Pause { mode: PauseMode, reply: Reply },
 }
+
+/// Where the answer to a request goes.
+type Reply = oneshot::Sender<Result<(), StartError>>;
 
 impl Handle {
     /// Whether it starts or runs.
@@ -82,8 +86,26 @@ impl Handle {
 
     /// Puts a network policy in force.
     pub async fn set_network(self, policy: NetworkPolicy) -> Result<(), NodeError> {
+        self.ask(|reply| Request::SetNetwork { policy, reply }).await
+    }
+
+    /// Saves it and ends its instance.
+    pub async fn pause(self, mode: PauseMode) -> Result<(), NodeError> {
+        self.ask(|reply| Request::Pause { mode, reply }).await
+    }
+
+    /// Waits while it is being paused. Returns whether it has not become so.
+    pub async fn pausing_is_over(&self) -> bool {
+        let mut status = self.status.clone();
+        match status.wait_for(|s| s.state != SandboxState::Pausing).await {
+            Ok(status) => status.state != SandboxState::Paused,
+            Err(_) => false,
+        }
+    }
+
+    async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), NodeError> {
         let (reply, answer) = oneshot::channel();
-        self.mailbox.try_send(Request::SetNetwork { policy, reply }).map_err(|e| match e {
+        self.mailbox.try_send(request(reply)).map_err(|e| match e {
             mpsc::error::TrySendError::Full(_) => {
                 NodeError::new(NodeErrorKind::Unavailable, "the sandbox is busy: its mailbox is full")
             }
@@ -114,6 +136,8 @@ enum End {
     Died(&'static str),
     /// The agent shuts down; the sandbox runs on.
     Left,
+    /// It is to be saved.
+    Pause(PauseMode, Reply),
 }
 
 /// Starts the actor of a sandbox to be. The caller inserts the handle before the actor first runs to its end, which
@@ -138,7 +162,7 @@ pub(crate) fn spawn_new(node: &Arc<Node>, request: StartSandbox) -> Handle {
                     logs_cursor: 0,
                     ingress: Arc::new(request.ingress),
                 };
-                actor.publish(&*warm.instance, &labels, started);
+                actor.publish(&*warm.instance, &labels, started, SandboxEvent::Started);
                 drop(job);
                 let sampler = Sampler { node, instance: warm.instance, envd: warm.envd, labels };
                 actor.live(sampler, Origin::Started).await;
@@ -168,9 +192,102 @@ pub(crate) fn spawn_adopted(
         isolation: node.shared.runtime.isolation(),
         from_pool: false,
     };
-    actor.publish(&*instance, &labels, started);
+    actor.publish(&*instance, &labels, started, SandboxEvent::Started);
     let sampler = Sampler { node: node.clone(), instance, envd, labels };
     node.shared.supervisor.spawn("sandbox", actor.live(sampler, Origin::Adopted));
+}
+
+/// Starts the actor of a sandbox that is to be resumed. The caller inserts the handle, as for [`spawn_new`].
+pub(crate) fn spawn_resumed(
+    node: &Arc<Node>,
+    request: StartSandbox,
+    paused: Paused,
+    mode: PauseMode,
+) -> Handle {
+    let (actor, handle) =
+        Actor::new(node, request.sandbox_id.clone(), request.build_id, SandboxState::Resuming);
+    let job = node.shared.work.begin();
+    node.shared.supervisor.spawn("sandbox", async move {
+        let node = actor.node.clone();
+        match resume(&node, &request, &paused, mode).await {
+            Ok(warm) => {
+                let started = StartedSandbox {
+                    envd_version: node.shared.config.envd_version.clone(),
+                    isolation: node.shared.runtime.isolation(),
+                    from_pool: false,
+                };
+                let mut labels = paused.labels;
+                if mode == PauseMode::Filesystem {
+                    // A new envd counts its lines anew.
+                    labels.logs_cursor = 0;
+                }
+                actor.publish(&*warm.instance, &labels, started, SandboxEvent::Resumed);
+                drop(job);
+                let sampler = Sampler { node, instance: warm.instance, envd: warm.envd, labels };
+                actor.live(sampler, Origin::Started).await;
+            }
+            Err(NotResumed { error, left }) => {
+                let reason = crate::error::chain(&error);
+                tracing::warn!(sandbox = %actor.id, error = reason, left = ?left.is_some(), "could not be resumed");
+                match left {
+                    Some(mode) if !actor.kill.is_cancelled() => {
+                        actor.settle(Paused { mode, ..paused }, SandboxEvent::ResumeFailed, Some(Err(error.into())));
+                    }
+                    Some(_) => {
+                        if let Err(error) = node.shared.runtime.discard(&paused.instance).await {
+                            tracing::error!(sandbox = %actor.id, error = error.chain(), "could not be discarded");
+                        }
+                        actor.end(SandboxEvent::Killed, Some(Err(StartError::Stopped.into())));
+                    }
+                    None => {
+                        actor.end(SandboxEvent::Killed, Some(Err(error.into())));
+                        node.events.push(NodeEvent::Exited {
+                            sandbox_id: actor.id.clone(),
+                            reason: KillReason::Died,
+                            detail: format!("it could not be resumed: {reason}"),
+                        });
+                    }
+                }
+                drop(job);
+            }
+        }
+    });
+    handle
+}
+
+/// A resume that failed, and what is still saved.
+struct NotResumed {
+    error: StartError,
+    left: Option<PauseMode>,
+}
+
+/// Brings the instance of a paused sandbox back until its envd answers.
+async fn resume(
+    node: &Node,
+    request: &StartSandbox,
+    paused: &Paused,
+    mode: PauseMode,
+) -> Result<Warm, NotResumed> {
+    let shared = &node.shared;
+    let instance = shared
+        .runtime
+        .resume(&paused.instance, mode)
+        .await
+        .map_err(|e| NotResumed { error: StartError::Runtime(e), left: Some(paused.mode) })?;
+    let envd = Envd::new(&*instance);
+    let mut warm = Warm { instance, envd };
+    match greet_again(shared, &mut warm, request, mode).await {
+        Ok(()) => Ok(warm),
+        Err(error) => {
+            // Its memory has been given up, or is of no use; its files are not lost.
+            let saved = warm.instance.pause(PauseMode::Filesystem).await;
+            if let Err(unsaved) = &saved {
+                tracing::error!(sandbox = %request.sandbox_id, error = unsaved.chain(), "its files could not be saved");
+                shared.reap(&*warm.instance).await;
+            }
+            Err(NotResumed { error, left: saved.is_ok().then_some(PauseMode::Filesystem) })
+        }
+    }
 }
 
 /// An instance for `request`, with its identity in force. After an error nothing is left.
@@ -231,7 +348,19 @@ impl Actor {
     }
 
     /// Publishes the route, then says that it runs.
-    fn publish(&self, instance: &dyn Instance, labels: &SandboxLabels, started: StartedSandbox) {
+    fn publish(
+        &self,
+        instance: &dyn Instance,
+        labels: &SandboxLabels,
+        started: StartedSandbox,
+        event: SandboxEvent,
+    ) {
+        self.publish_route(instance, labels);
+        tracing::info!(sandbox = %self.id, instance = %instance.spec().id, from_pool = started.from_pool, "running");
+        self.apply(event, Some(Ok(started)));
+    }
+
+    fn publish_route(&self, instance: &dyn Instance, labels: &SandboxLabels) {
         let route = Route {
             address: instance.address(),
             envd_port: instance.envd_port(),
@@ -240,8 +369,15 @@ impl Actor {
         };
         self.node.guests.insert(route.address, self.id.clone());
         self.node.routes.write().insert(self.id.clone(), route);
-        tracing::info!(sandbox = %self.id, instance = %instance.spec().id, from_pool = started.from_pool, "running");
-        self.apply(SandboxEvent::Started, Some(Ok(started)));
+    }
+
+    /// Puts the sandbox among those that are saved, in one step for everybody who looks.
+    fn settle(&self, paused: Paused, event: SandboxEvent, answer: Option<Result<StartedSandbox, NodeError>>) {
+        let mut sandboxes = self.node.sandboxes.lock();
+        self.node.paused.lock().insert(self.id.clone(), paused);
+        sandboxes.remove(&self.id);
+        drop(sandboxes);
+        self.apply(event, answer);
     }
 
     /// Takes the sandbox off the node and lets who waits know.
@@ -259,17 +395,30 @@ impl Actor {
     }
 
     /// Serves a running sandbox to its end.
-    async fn live(mut self, mut sampler: Sampler, origin: Origin) {
+    async fn live(mut self, mut sampler: Sampler, mut origin: Origin) {
         let instance = sampler.instance.clone();
-        let served = AssertUnwindSafe(self.serve(&instance, &mut sampler, origin)).catch_unwind().await;
-        let end = served.unwrap_or(End::Died("its actor failed"));
-        if matches!(end, End::Left) {
-            return;
-        }
+        let end = loop {
+            let served = AssertUnwindSafe(self.serve(&instance, &mut sampler, origin)).catch_unwind().await;
+            match served.unwrap_or(End::Died("its actor failed")) {
+                End::Left => return,
+                End::Pause(mode, reply) => {
+                    let _job = self.node.shared.work.begin();
+                    let result = self.pause(&*instance, &mut sampler, mode).await;
+                    let is_paused = result.is_ok();
+                    // Whoever asked may have left.
+                    reply.send(result).unwrap_or_default();
+                    if is_paused {
+                        return;
+                    }
+                    origin = Origin::Started;
+                }
+                end => break end,
+            }
+        };
         let job = self.node.shared.work.begin();
         self.node.routes.write().remove(&self.id);
         match end {
-            End::Left => {}
+            End::Left | End::Pause(..) => {}
             End::Killed => {
                 self.apply(SandboxEvent::Kill, None);
                 let limit = self.node.shared.config.last_logs_timeout;
@@ -298,13 +447,19 @@ impl Actor {
     async fn serve(&mut self, instance: &Arc<dyn Instance>, sampler: &mut Sampler, origin: Origin) -> End {
         let limit = self.node.shared.config.step_timeout;
         let requests = async {
-            while let Some(Request::SetNetwork { policy, reply }) = self.mailbox.recv().await {
-                let result = step("set the network policy", limit, instance.set_network(&policy)).await;
-                // Whoever asked may have left.
-                reply.send(result).unwrap_or_default();
+            while let Some(request) = self.mailbox.recv().await {
+                match request {
+                    Request::SetNetwork { policy, reply } => {
+                        let result =
+                            step("set the network policy", limit, instance.set_network(&policy)).await;
+                        // Whoever asked may have left.
+                        reply.send(result).unwrap_or_default();
+                    }
+                    Request::Pause { mode, reply } => return End::Pause(mode, reply),
+                }
             }
             // All handles are gone; the one among the sandboxes goes only with this actor.
-            std::future::pending::<()>().await;
+            std::future::pending().await
         };
         let samples = async {
             if origin == Origin::Adopted
@@ -320,8 +475,53 @@ impl Actor {
             () = self.node.shared.closing.cancelled() => End::Left,
             () = self.kill.cancelled() => End::Killed,
             _ = instance.exited() => End::Died("its first process ended"),
-            () = requests => End::Killed,
+            end = requests => end,
             detail = samples => End::Died(detail),
+        }
+    }
+
+    /// Saves the sandbox. After an error it runs on, unless it is killed.
+    async fn pause(
+        &self,
+        instance: &dyn Instance,
+        sampler: &mut Sampler,
+        mode: PauseMode,
+    ) -> Result<(), StartError> {
+        self.apply(SandboxEvent::Pause, None);
+        // No new request reaches what is about to stop.
+        self.node.routes.write().remove(&self.id);
+        self.forget_guest(instance);
+        let limit = self.node.shared.config.last_logs_timeout;
+        tokio::time::timeout(limit, sampler.take_logs(limit)).await.unwrap_or_default();
+        sampler.envd.hang_up();
+        let saving = instance.pause(mode);
+        tokio::pin!(saving);
+        let saved = tokio::select! {
+            saved = &mut saving => saved,
+            () = self.kill.cancelled() => {
+                // Ends the processes at once, and then what was being saved.
+                if let Err(error) = instance.kill().await {
+                    tracing::debug!(sandbox = %self.id, error = error.chain(), "a kill in the middle of a pause");
+                }
+                saving.await
+            }
+        };
+        match saved {
+            Ok(()) => {
+                tracing::info!(sandbox = %self.id, %mode, "paused");
+                let labels = sampler.labels.clone();
+                let paused = Paused { instance: instance.spec().id.clone(), labels, mode };
+                self.settle(paused, SandboxEvent::PauseDone, None);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = %self.id, error = error.chain(), "could not be paused, runs on");
+                if !self.kill.is_cancelled() {
+                    self.publish_route(instance, &sampler.labels);
+                }
+                self.apply(SandboxEvent::PauseFailed, None);
+                Err(StartError::Step { step: "pause the sandbox", source: error })
+            }
         }
     }
 

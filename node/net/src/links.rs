@@ -12,6 +12,7 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
@@ -157,11 +158,18 @@ pub(crate) fn remove(client: &mut Client, name: &str) -> io::Result<bool> {
 
 /// Gives an interface a single address.
 pub(crate) fn add_address(index: u32, address: Ipv4Addr) -> Message {
+    single_address(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, index, address)
+}
+
+/// Takes it away again.
+pub(crate) fn remove_address(index: u32, address: Ipv4Addr) -> Message {
+    single_address(RTM_DELADDR, 0, index, address)
+}
+
+fn single_address(kind: u16, flags: u16, index: u32, address: Ipv4Addr) -> Message {
     let mut header = vec![AF_INET, 32, 0, RT_SCOPE_UNIVERSE];
     header.extend_from_slice(&index.to_ne_bytes());
-    Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, &header)
-        .attr(IFA_LOCAL, &address.octets())
-        .attr(IFA_ADDRESS, &address.octets())
+    Message::new(kind, flags, &header).attr(IFA_LOCAL, &address.octets()).attr(IFA_ADDRESS, &address.octets())
 }
 
 fn route(prefix: u8, scope: u8) -> Message {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -72,6 +73,18 @@ pub(crate) fn attach(slot: &Slot, pid: i32, group: u32, mtu: u32) -> Result<(), 
         tracing::warn!(interface = slot.interface, %error, "a half-made interface is left for the next sweep");
     }
     configured
+}
+
+/// Gives the namespace of process `pid` addresses on its loopback interface, or takes them away. Blocks; leaves the calling
+/// thread in that namespace.
+pub(crate) fn set_former_addresses(pid: i32, addresses: &[Ipv4Addr], there: bool) -> Result<(), NetError> {
+    let namespace = open_namespace(pid)?;
+    enter(&namespace)?;
+    let change = if there { links::add_address } else { links::remove_address };
+    let requests: Vec<_> = addresses.iter().map(|address| change(links::LOOPBACK, *address)).collect();
+    Client::open()
+        .and_then(|mut guest| guest.apply_all(&requests))
+        .attempting(|| format!("set former addresses of process {pid}"))
 }
 
 /// Cuts the TCP connections to the outside of the namespace of process `pid`. Returns how many there were. Blocks; leaves the

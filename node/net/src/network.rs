@@ -1,6 +1,7 @@
 //! The network of one daemon.
 
 use std::collections::HashSet;
+use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
@@ -120,6 +121,25 @@ impl Network {
             client.apply_one(links::set_group(&name, group))
         })
         .await
+    }
+
+    /// Gives the sandbox of process `pid` addresses that it had on earlier slots, or takes them away: while it is restored, since
+    /// it may still hold ends of connections that were cut then. What it sends from them is filtered all the same.
+    ///
+    /// # Errors
+    /// [`NetError::NoNamespace`], or a failed step.
+    pub async fn set_former_addresses(
+        &self,
+        pid: i32,
+        addresses: &[Ipv4Addr],
+        there: bool,
+    ) -> Result<(), NetError> {
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let what = format!("set former addresses of process {pid}");
+        let addresses = addresses.to_vec();
+        within(&what, on_own_thread(&what, move || netns::set_former_addresses(pid, &addresses, there))).await
     }
 
     /// Cuts all TCP connections between the sandbox of process `pid` and the outside, as a reset would. Returns how many

@@ -20,6 +20,10 @@ pub enum Step {
     Network,
     /// [`Instance::stats`](hutch_runtime::Instance::stats).
     Stats,
+    /// [`Instance::pause`](hutch_runtime::Instance::pause).
+    Pause,
+    /// [`Runtime::resume`](hutch_runtime::Runtime::resume).
+    Resume,
     /// [`Instance::kill`](hutch_runtime::Instance::kill).
     Kill,
     /// What [`Instance::kill`](hutch_runtime::Instance::kill) does when the processes are gone already.

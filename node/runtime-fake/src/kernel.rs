@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hutch_runtime::{ExitCause, InstanceSpec, InstanceStats, RuntimeError};
 use hutch_types::ids::random_hex;
-use hutch_types::{BuildId, InstanceId};
+use hutch_types::{BuildId, InstanceId, PauseMode};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -211,9 +211,38 @@ impl Inner {
             return Err(RuntimeError::Exhausted { what: "fake instances".to_owned() });
         }
         let mark = self.mark.instance(&spec.id);
-        let machine = Machine::boot(spec, &self.guest, mark, &self.handle)?;
+        let machine = Machine::boot(spec, &self.guest, mark, &self.handle, None)?;
         machines.insert(machine.spec.id.clone(), machine.clone());
         Ok(machine)
+    }
+
+    pub async fn pause(&self, machine: &Machine, mode: PauseMode) -> Result<(), RuntimeError> {
+        self.faults.pass(Step::Pause).await?;
+        if machine.has_exited() {
+            return Err(RuntimeError::failed("pause a fake instance", "it has ended"));
+        }
+        machine.pause(mode).await;
+        Ok(())
+    }
+
+    pub async fn resume(&self, id: &InstanceId, mode: PauseMode) -> Result<Arc<Machine>, RuntimeError> {
+        let not_paused = || RuntimeError::NotPaused(id.clone());
+        let machine = self.machine(id).ok_or_else(not_paused)?;
+        let saved = machine.paused.lock().ok_or_else(not_paused)?;
+        if mode == PauseMode::Full && saved == PauseMode::Filesystem {
+            return Err(not_paused());
+        }
+        self.faults.pass(Step::Resume).await?;
+        if mode == PauseMode::Full {
+            machine.go_on();
+            return Ok(machine);
+        }
+        machine.exit(ExitCause::Paused).await;
+        let (spec, mark) = (machine.spec.clone(), self.mark.instance(id));
+        let booted = Machine::boot(spec, &self.guest, mark, &self.handle, machine.take_scratch())?;
+        *booted.labels.lock() = machine.labels.lock().clone();
+        self.machines.lock().insert(id.clone(), booted.clone());
+        Ok(booted)
     }
 
     /// Removes everything of a machine.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use hutch_envd::state::Update;
 use hutch_envd::{Config, State, Users};
 use hutch_runtime::{ExitCause, InstanceSpec, InstanceStats, RuntimeError};
-use hutch_types::NetworkPolicy;
 use hutch_types::supervise::Supervisor;
+use hutch_types::{NetworkPolicy, PauseMode};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -33,6 +33,8 @@ pub struct MachineView {
     pub hostname: Option<String>,
     /// The network policy in force; `None` while everything is denied.
     pub network: Option<NetworkPolicy>,
+    /// What is saved of it, while it is paused.
+    pub paused: Option<PauseMode>,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(crate) struct Machine {
     pub hostname: Mutex<Option<String>>,
     pub network: Mutex<Option<NetworkPolicy>>,
     pub stats: Mutex<InstanceStats>,
+    /// What is saved of it, while it is paused. With its memory, it simply lives on where nobody reaches it.
+    pub paused: Mutex<Option<PauseMode>>,
     /// Why the next adoption must not keep it.
     pub lost: Mutex<Option<String>>,
     exit: watch::Sender<Option<ExitCause>>,
@@ -55,15 +59,19 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts envd on the kernel's threads.
+    /// Starts envd on the kernel's threads, with the files in `scratch` or with none.
     pub fn boot(
         spec: InstanceSpec,
         guest: &Guest,
         mark: Mark,
         kernel: &Handle,
+        scratch: Option<TempDir>,
     ) -> Result<Arc<Self>, RuntimeError> {
         let failed = |what: &'static str| move |e: std::io::Error| RuntimeError::failed(what, e);
-        let scratch = tempfile::tempdir().map_err(failed("create a scratch folder"))?;
+        let scratch = match scratch {
+            Some(scratch) => scratch,
+            None => tempfile::tempdir().map_err(failed("create a scratch folder"))?,
+        };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(failed("listen on 127.0.0.1"))?;
         listener.set_nonblocking(true).map_err(failed("listen on 127.0.0.1"))?;
         let address = listener.local_addr().map_err(failed("listen on 127.0.0.1"))?;
@@ -111,6 +119,7 @@ impl Machine {
                 disk_total_bytes: 1 << 30,
                 ..InstanceStats::default()
             }),
+            paused: Mutex::default(),
             lost: Mutex::default(),
             exit: watch::Sender::new(None),
             mark,
@@ -125,7 +134,30 @@ impl Machine {
             labels: self.labels.lock().clone(),
             hostname: self.hostname.lock().clone(),
             network: self.network.lock().clone(),
+            paused: *self.paused.lock(),
         }
+    }
+
+    /// Saves it. With `Filesystem` all that runs ends.
+    pub async fn pause(&self, mode: PauseMode) {
+        *self.paused.lock() = Some(mode);
+        *self.network.lock() = None;
+        if mode == PauseMode::Filesystem {
+            self.exit(ExitCause::Paused).await;
+        } else {
+            self.exit.send_replace(Some(ExitCause::Paused));
+        }
+    }
+
+    /// Lets it go on, when it was paused with its memory.
+    pub fn go_on(&self) {
+        *self.paused.lock() = None;
+        self.exit.send_replace(None);
+    }
+
+    /// Hands its files over to a machine that takes its place.
+    pub fn take_scratch(&self) -> Option<TempDir> {
+        self.scratch.lock().take()
     }
 
     /// PID 1 is gone, and with it everything it started. The first cause counts.

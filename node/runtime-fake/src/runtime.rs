@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hutch_runtime::{
-    Adoption, Capabilities, ExitCause, Instance, InstanceSpec, InstanceStats, LostInstance, Runtime,
-    RuntimeError,
+    Adoption, Capabilities, ExitCause, Instance, InstanceSpec, InstanceStats, LostInstance, PausedInstance,
+    Runtime, RuntimeError,
 };
-use hutch_types::{BuildId, Isolation, NetworkPolicy, Resources};
+use hutch_types::{BuildId, InstanceId, Isolation, NetworkPolicy, PauseMode, Resources};
 
 use crate::fault::Step;
 use crate::kernel::{FakeKernel, Inner};
@@ -39,7 +39,7 @@ impl Runtime for FakeRuntime {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { adopt: true, limits: false, network_policy: false, isolated: false }
+        Capabilities { adopt: true, limits: false, network_policy: false, memory: true, isolated: false }
     }
 
     async fn builds(&self) -> Result<Vec<BuildId>, RuntimeError> {
@@ -50,10 +50,27 @@ impl Runtime for FakeRuntime {
         Ok(self.handle(self.kernel.start(spec).await?))
     }
 
+    async fn resume(&self, id: &InstanceId, mode: PauseMode) -> Result<Arc<dyn Instance>, RuntimeError> {
+        Ok(self.handle(self.kernel.resume(id, mode).await?))
+    }
+
+    async fn discard(&self, id: &InstanceId) -> Result<(), RuntimeError> {
+        match self.kernel.machine(id) {
+            Some(machine) => self.kernel.destroy(&machine).await,
+            None => Ok(()),
+        }
+    }
+
     async fn adopt(&self) -> Result<Adoption, RuntimeError> {
         let mut adoption = Adoption::default();
         for machine in self.kernel.machines() {
             let lost = machine.lost.lock().take();
+            let paused = *machine.paused.lock();
+            if let (None, Some(mode)) = (&lost, paused) {
+                let (spec, labels) = (machine.spec.clone(), machine.labels.lock().clone());
+                adoption.paused.push(PausedInstance { spec, labels, mode });
+                continue;
+            }
             let exited = machine.has_exited().then(|| "its first process ended".to_owned());
             match lost.or(exited) {
                 None => adoption.adopted.push(self.handle(machine)),
@@ -123,6 +140,10 @@ impl Instance for FakeInstance {
     async fn stats(&self) -> Result<InstanceStats, RuntimeError> {
         self.kernel.faults.pass(Step::Stats).await?;
         Ok(*self.machine.stats.lock())
+    }
+
+    async fn pause(&self, mode: PauseMode) -> Result<(), RuntimeError> {
+        self.kernel.pause(&self.machine, mode).await
     }
 
     async fn kill(&self) -> Result<(), RuntimeError> {

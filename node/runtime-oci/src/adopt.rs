@@ -6,17 +6,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use hutch_runtime::{Adoption, Instance, LostInstance, RuntimeError};
+use hutch_runtime::{Adoption, Instance, LostInstance, PausedInstance, RuntimeError};
 use hutch_types::InstanceId;
 
 use crate::instance::OciInstance;
+use crate::pause::forget_memory;
 use crate::pid1::Pid1;
-use crate::record::{self, Record};
+use crate::record::{self, Record, Saved};
 use crate::runtime::{Inner, blocking, disk_error};
 use crate::start::net_error;
 
 /// Instances that are looked at or removed at the same time.
 const AT_ONCE: usize = 8;
+
+/// What there is of an instance.
+enum Found {
+    Running(Arc<OciInstance>),
+    Paused(PausedInstance),
+}
 
 impl Inner {
     /// The trait's documentation applies.
@@ -33,14 +40,17 @@ impl Inner {
             .buffer_unordered(AT_ONCE);
         while let Some((id, found)) = looked_at.next().await {
             match found {
-                Ok(instance) => adopted.push(instance),
+                Ok(Found::Running(instance)) => adopted.push(instance),
+                Ok(Found::Paused(instance)) => adoption.paused.push(instance),
                 Err(reason) => {
                     let labels = record::read_labels(&self.paths.instance(id.as_str())).unwrap_or_default();
                     adoption.lost.push(LostInstance { id, labels, reason });
                 }
             }
         }
-        let kept: HashSet<InstanceId> = adopted.iter().map(|instance| instance.spec().id.clone()).collect();
+        let running = adopted.iter().map(|instance| &instance.spec().id);
+        let paused = adoption.paused.iter().map(|instance| &instance.spec.id);
+        let kept: HashSet<InstanceId> = running.chain(paused).cloned().collect();
         let slots: HashSet<u32> = adopted.iter().map(|instance| instance.slot().index).collect();
         self.remove_all_but(&kept).await?;
         self.sweep(kept, &slots).await;
@@ -48,12 +58,31 @@ impl Inner {
         Ok(adoption)
     }
 
-    /// A handle of the instance if all of it is there, else why it is not, in one sentence.
-    async fn take_over(self: &Arc<Self>, id: &InstanceId) -> Result<Arc<OciInstance>, String> {
+    /// What there is of an instance, or why it cannot be kept, in one sentence.
+    async fn take_over(self: &Arc<Self>, id: &InstanceId) -> Result<Found, String> {
         let dir = self.paths.instance(id.as_str());
-        let record = Record::read(&dir).map_err(|e| format!("its record cannot be read: {e}"))?;
+        match Saved::read(&dir).map_err(|e| format!("what is saved of it cannot be read: {e}"))? {
+            Some(saved) => {
+                // A daemon may have died right after saving it, or while it resumed it.
+                if let Err(error) = self.finish_pause(id, None, None).await {
+                    let error = error.chain();
+                    tracing::error!(instance = %id, error, "something is left of a paused instance");
+                }
+                let (spec, labels, mode) = (saved.spec, saved.labels, saved.mode);
+                Ok(Found::Paused(PausedInstance { spec, labels, mode }))
+            }
+            None => self.take_over_running(id, &dir).await.map(Found::Running),
+        }
+    }
+
+    async fn take_over_running(
+        self: &Arc<Self>,
+        id: &InstanceId,
+        dir: &Path,
+    ) -> Result<Arc<OciInstance>, String> {
+        let record = Record::read(dir).map_err(|e| format!("its record cannot be read: {e}"))?;
         let labels: BTreeMap<_, _> =
-            record::read_labels(&dir).map_err(|e| format!("its labels cannot be read: {e}"))?;
+            record::read_labels(dir).map_err(|e| format!("its labels cannot be read: {e}"))?;
         if record.spec.id != *id {
             return Err("its record is another instance's".to_owned());
         }
@@ -65,13 +94,16 @@ impl Inner {
         if !is_ours {
             return Err(gone());
         }
+        // A daemon that died while it saved the instance left it frozen.
+        self.cgroups.thaw(id.as_str()).map_err(|e| format!("its processes cannot go on: {e}"))?;
+        forget_memory(dir);
         let (disks, disk_id) = (self.disks.clone(), id.clone());
         let disk =
             blocking("open the disk", move || disks.open_disk(&disk_id).map_err(disk_error("open the disk")))
                 .await
                 .map_err(|e| e.chain())?;
         let slot = self.net.adopt(record.slot).await.map_err(|e| net_error("adopt the slot")(e).chain())?;
-        Ok(OciInstance::new(self.clone(), record.spec, slot, disk, pid1, labels))
+        Ok(OciInstance::new(self.clone(), record.spec, slot, record.former, disk, pid1, labels))
     }
 
     /// Removes everything that has the name of an instance, or could have, and is not kept: directories, containers and

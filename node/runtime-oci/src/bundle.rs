@@ -32,6 +32,8 @@ pub(crate) struct Bundle<'a> {
     /// The directory with `init` and `envd`.
     pub guest: &'a Path,
     pub shift: UidShift,
+    /// CRIU's settings, for when the instance is saved.
+    pub criu_settings: &'a Path,
     /// Below the root of every hierarchy, with a leading slash.
     pub cgroup: &'a str,
     pub host: HostLimits,
@@ -49,6 +51,7 @@ impl Bundle<'_> {
         json!({
             "ociVersion": "1.0.2",
             "hostname": HOST_NAME,
+            "annotations": { "org.criu.config": self.criu_settings },
             "root": { "path": self.root, "readonly": false },
             "process": process::process(self),
             "mounts": filesystem::mounts(self),
@@ -128,6 +131,7 @@ pub(crate) mod tests {
             image: &image,
             root: Path::new("/run/hutch/x/root"),
             guest: Path::new("/data/guest/abc"),
+            criu_settings: Path::new("/data/criu.conf"),
             shift: UidShift::default(),
             cgroup: "/hutch-test/n00000000000test",
             host: HostLimits { oom_score_adj: -250, nofile_soft: 65_536, nofile_hard: 1_048_576 },

@@ -62,6 +62,51 @@ impl Cgroups {
         parents.flat_map(|parent| subdirectories(&parent)).collect()
     }
 
+    /// Stops everything in the instance's cgroup where it is, until [`Self::thaw`].
+    ///
+    /// # Errors
+    /// `TimedOut` when a process could not be stopped within `limit`; those that could stay stopped.
+    pub fn freeze(&self, name: &str, limit: Duration) -> io::Result<()> {
+        let (file, value) = self.freezer(name)?;
+        let (frozen_file, frozen) = match self.layout.version() {
+            Version::V1 => (file.clone(), "FROZEN"),
+            Version::V2 => (file.with_file_name("cgroup.events"), "frozen 1"),
+        };
+        let started = Instant::now();
+        loop {
+            // Again each time: in version 1 a process that was just forked is only caught by another write.
+            fs::write(&file, value.0)?;
+            if fs::read_to_string(&frozen_file)?.lines().any(|line| line == frozen) {
+                return Ok(());
+            }
+            if started.elapsed() > limit {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("processes in cgroup {name} cannot be frozen"),
+                ));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Undoes [`Self::freeze`]. No cgroup, or one that is not frozen, is no error.
+    pub fn thaw(&self, name: &str) -> io::Result<()> {
+        let (file, value) = self.freezer(name)?;
+        match write_existing(&file, value.1) {
+            Err(error) if !is_gone(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file that freezes, and what is written to it to freeze and to thaw.
+    fn freezer(&self, name: &str) -> io::Result<(PathBuf, (&'static str, &'static str))> {
+        let dir = self.layout.dir("freezer", &self.path(name))?;
+        Ok(match self.layout.version() {
+            Version::V1 => (dir.join("freezer.state"), ("FROZEN", "THAWED")),
+            Version::V2 => (dir.join("cgroup.freeze"), ("1", "0")),
+        })
+    }
+
     /// Kills everything in the instance's cgroups and waits until they are empty.
     ///
     /// # Errors

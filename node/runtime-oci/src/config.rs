@@ -16,6 +16,8 @@ pub struct OciConfig {
     pub data_dir: PathBuf,
     /// The runtime's command: a path, or a name to find in `PATH`.
     pub runc: PathBuf,
+    /// CRIU's command, 4.2 or later. `None`: instances can only be paused with their files.
+    pub criu: Option<PathBuf>,
     /// Holds the static binaries `init` and `envd` that new instances boot.
     pub guest_dir: PathBuf,
     /// Where disks come from.
@@ -46,6 +48,7 @@ impl OciConfig {
         Self {
             data_dir,
             runc: "runc".into(),
+            criu: None,
             guest_dir: guest_dir.into(),
             disks,
             net,
@@ -71,10 +74,15 @@ pub(crate) struct Paths {
     pub instances: PathBuf,
     /// Guest builds by content hash.
     pub guest: PathBuf,
+    /// Where [`Self::guest`] is mounted: containers that are restored open it with an unprivileged uid, which does not get
+    /// through the data directory.
+    pub guest_mount: PathBuf,
     /// runc's state of all containers.
     pub state: PathBuf,
     /// lxcfs's pid file and mount.
     pub lxcfs: PathBuf,
+    /// CRIU's settings.
+    pub criu_settings: PathBuf,
 }
 
 impl Paths {
@@ -82,8 +90,10 @@ impl Paths {
         Self {
             instances: data_dir.join("instances"),
             guest: data_dir.join("guest"),
+            guest_mount: Path::new("/run/hutch").join(format!("guest-{}", short_hash(data_dir))),
             state: data_dir.join("runc"),
             lxcfs: data_dir.join("lxcfs"),
+            criu_settings: data_dir.join("criu.conf"),
         }
     }
 

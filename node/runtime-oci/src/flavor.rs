@@ -11,7 +11,18 @@ use crate::command;
 
 /// A whole start takes some tens of milliseconds; a host that needs this long is out of order.
 const RUN_LIMIT: Duration = Duration::from_secs(30);
+/// Writing and reading gigabytes of memory takes its time.
+const SAVE_LIMIT: Duration = Duration::from_secs(300);
 const DELETE_LIMIT: Duration = Duration::from_secs(15);
+
+/// Where a container's memory is saved.
+#[derive(Debug, Clone)]
+pub(crate) struct Images {
+    /// CRIU's images. Everybody can get in: restored processes read them with their own ids.
+    pub dir: PathBuf,
+    /// CRIU's logs.
+    pub work: PathBuf,
+}
 
 /// An OCI runtime's command.
 #[derive(Debug, Clone)]
@@ -44,6 +55,35 @@ impl Flavor {
         command::run("start the container", &self.binary, &args, log, RUN_LIMIT).await
     }
 
+    /// Saves memory and processes of the container `id`, which is frozen, into `images`. It goes on to exist.
+    pub async fn checkpoint(
+        &self,
+        criu: &Path,
+        id: &str,
+        images: &Images,
+        log: &Path,
+    ) -> Result<(), RuntimeError> {
+        let mut args = self.criu_args(criu, log, "checkpoint", images);
+        args.extend(["--leave-running".into(), id.into()]);
+        command::run("save the container", &self.binary, &args, log, SAVE_LIMIT).await
+    }
+
+    /// Makes the container `id` from `bundle` and `images`, and writes the pid of its first process to `pid_file`.
+    pub async fn restore(
+        &self,
+        criu: &Path,
+        id: &str,
+        bundle: &Path,
+        images: &Images,
+        pid_file: &Path,
+        log: &Path,
+    ) -> Result<(), RuntimeError> {
+        let mut args = self.criu_args(criu, log, "restore", images);
+        args.extend(["--detach".into(), "--bundle".into(), bundle.into()]);
+        args.extend(["--pid-file".into(), pid_file.into(), id.into()]);
+        command::run("restore the container", &self.binary, &args, log, SAVE_LIMIT).await
+    }
+
     /// Removes what is left of the container `id`, running or not. None at all is no error.
     pub async fn delete(&self, id: &str, log: &Path) -> Result<(), RuntimeError> {
         if !self.state.join(id).exists() {
@@ -57,6 +97,17 @@ impl Flavor {
         let mut args = self.global_args(log);
         args.extend(["run".into(), "--detach".into(), "--bundle".into(), bundle.into()]);
         args.extend(["--pid-file".into(), pid_file.into(), id.into()]);
+        args
+    }
+
+    /// The network namespace is not saved: another slot makes its contents. Connections inside it are.
+    fn criu_args(&self, criu: &Path, log: &Path, subcommand: &str, images: &Images) -> Vec<OsString> {
+        let mut args = self.global_args(log);
+        args.extend(["--criu".into(), criu.into(), subcommand.into()]);
+        args.extend(["--image-path".into(), images.dir.clone().into()]);
+        args.extend(["--work-path".into(), images.work.clone().into()]);
+        args.extend(["--empty-ns", "network", "--manage-cgroups-mode", "soft"].map(OsString::from));
+        args.extend(["--tcp-established", "--file-locks"].map(OsString::from));
         args
     }
 

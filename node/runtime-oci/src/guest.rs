@@ -5,9 +5,11 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use sha2::{Digest, Sha256};
 
 /// What a build consists of.
@@ -47,6 +49,31 @@ pub(crate) fn install(from: &Path, store: &Path) -> io::Result<PathBuf> {
     fs::rename(&temporary, &target)?;
     File::open(store)?.sync_all()?;
     Ok(target)
+}
+
+/// Mounts `store` read-only at `mount`, unless it is mounted there.
+pub(crate) fn publish(store: &Path, mount: &Path) -> io::Result<()> {
+    fs::create_dir_all(mount)?;
+    let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    if id(store)? == id(mount)? {
+        return Ok(());
+    }
+    rustix::mount::mount_bind(store, mount)?;
+    rustix::mount::mount_change(mount, MountPropagationFlags::PRIVATE)?;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(rustix::mount::mount_remount(mount, flags, c"")?)
+}
+
+/// Undoes [`publish`]. That it is not mounted is no error.
+pub(crate) fn withdraw(mount: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match fs::remove_dir(mount) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -98,6 +98,18 @@ pub(crate) async fn mount_views(pid1: &Pid1, views: Arc<Vec<View>>) -> io::Resul
     .await
 }
 
+/// Unmounts what [`mount_views`] mounted: a filesystem of another process cannot be saved with the instance.
+pub(crate) async fn unmount_views(pid1: &Pid1, targets: Vec<&'static CStr>) -> io::Result<()> {
+    let pidfd = pid1.fd().try_clone_to_owned()?;
+    on_own_thread("hutch-views", move || {
+        // SAFETY: only the current directory, root and umask are unshared, of this thread alone; no descriptors are.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+        move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::MOUNT)?;
+        targets.into_iter().try_for_each(|path| kernels_own(path).map(drop))
+    })
+    .await
+}
+
 /// Mounts of the host's files have to be made while the thread is still in the host's mount namespace.
 fn detach(views: &[View]) -> io::Result<Vec<(OwnedFd, &'static CStr)>> {
     views.iter().map(|view| Ok((view.detached()?, view.target))).collect()

@@ -1,20 +1,20 @@
 //! One running container.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use hutch_disk::InstanceDisk;
 use hutch_net::Slot;
 use hutch_runtime::{ExitCause, Instance, InstanceSpec, InstanceStats, RuntimeError};
-use hutch_types::NetworkPolicy;
+use hutch_types::{NetworkPolicy, PauseMode};
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::config::ENVD_PORT;
 use crate::inside;
+use crate::pause::Pausing;
 use crate::pid1::Pid1;
 use crate::record;
 use crate::runtime::{Inner, blocking, disk_error};
@@ -25,13 +25,15 @@ pub(crate) struct OciInstance {
     runtime: Arc<Inner>,
     spec: InstanceSpec,
     slot: Slot,
+    /// Addresses that it had in earlier lives.
+    former: Vec<Ipv4Addr>,
     disk: InstanceDisk,
     pid1: Arc<Pid1>,
     labels: RwLock<BTreeMap<String, String>>,
     /// Serialises writers of the labels file.
     label_writer: Arc<Mutex<()>>,
-    /// Whether we killed it; says what the end of the first process means.
-    is_killed: Arc<AtomicBool>,
+    /// What the end of its first process means.
+    on_exit: Arc<parking_lot::Mutex<ExitCause>>,
     /// How it ended, once it has.
     ended: watch::Receiver<Option<ExitCause>>,
     /// Whether nothing is left of it. Held while removing.
@@ -44,22 +46,24 @@ impl OciInstance {
         runtime: Arc<Inner>,
         spec: InstanceSpec,
         slot: Slot,
+        former: Vec<Ipv4Addr>,
         disk: InstanceDisk,
         pid1: Pid1,
         labels: BTreeMap<String, String>,
     ) -> Arc<Self> {
         let pid1 = Arc::new(pid1);
-        let is_killed = Arc::new(AtomicBool::new(false));
-        let ended = watch_for_end(&runtime, pid1.clone(), is_killed.clone());
+        let on_exit = Arc::new(parking_lot::Mutex::new(ExitCause::Exited));
+        let ended = watch_for_end(&runtime, pid1.clone(), on_exit.clone());
         Arc::new(Self {
             runtime,
             spec,
             slot,
+            former,
             disk,
             pid1,
             labels: RwLock::new(labels),
             label_writer: Arc::default(),
-            is_killed,
+            on_exit,
             ended,
             is_removed: Arc::default(),
         })
@@ -70,11 +74,15 @@ impl OciInstance {
     }
 }
 
+fn killed() -> std::io::Error {
+    std::io::Error::other("it was killed")
+}
+
 /// Its task holds nothing but the pidfd: an instance that nobody has a handle of goes on.
 fn watch_for_end(
     runtime: &Inner,
     pid1: Arc<Pid1>,
-    is_killed: Arc<AtomicBool>,
+    on_exit: Arc<parking_lot::Mutex<ExitCause>>,
 ) -> watch::Receiver<Option<ExitCause>> {
     let (tx, rx) = watch::channel(None);
     let supervisor = runtime.supervisor.clone();
@@ -85,8 +93,7 @@ fn watch_for_end(
                     // Without a watch it counts as ended: its owner then kills it, which is right in every case.
                     tracing::error!(%error, pid = pid1.pid(), "cannot watch an instance");
                 }
-                let cause = if is_killed.load(Ordering::Acquire) { ExitCause::Killed } else { ExitCause::Exited };
-                tx.send_replace(Some(cause));
+                tx.send_replace(Some(*on_exit.lock()));
             }
             () = supervisor.stopping() => {}
         }
@@ -153,8 +160,52 @@ impl Instance for OciInstance {
         .await
     }
 
+    async fn pause(&self, mode: PauseMode) -> Result<(), RuntimeError> {
+        let (runtime, is_removed, on_exit) =
+            (self.runtime.clone(), self.is_removed.clone(), self.on_exit.clone());
+        let what = Pausing {
+            spec: self.spec.clone(),
+            labels: self.labels(),
+            slot: self.slot.clone(),
+            former: self.former.clone(),
+            disk: self.disk.clone(),
+            pid1: self.pid1.clone(),
+        };
+        let (tx, rx) = oneshot::channel();
+        // In a task of its own: a caller that goes away must not leave it half paused. A kill waits for this and then
+        // finds nothing to do, since what is paused is discarded and not killed; it ends the processes at once, though,
+        // and then this fails.
+        self.runtime.supervisor.spawn("pause instance", async move {
+            let mut is_removed = is_removed.lock().await;
+            if *is_removed || *on_exit.lock() == ExitCause::Killed {
+                tx.send(Err(RuntimeError::failed("pause the instance", killed()))).unwrap_or_default();
+                return;
+            }
+            *on_exit.lock() = ExitCause::Paused;
+            let (id, pid1) = (what.spec.id.clone(), what.pid1.clone());
+            let mut result = runtime.pause(what, mode).await;
+            if result.is_ok() && *on_exit.lock() == ExitCause::Killed {
+                // The kill came while it was saved, and wants nothing to be left.
+                let removed = runtime.remove(id.as_str(), Some(&pid1), None).await;
+                result = removed.and_then(|()| Err(RuntimeError::failed("pause the instance", killed())));
+                *is_removed = true;
+            }
+            let mut cause = on_exit.lock();
+            match &result {
+                Ok(()) => *is_removed = true,
+                Err(_) if *cause == ExitCause::Paused => *cause = ExitCause::Exited,
+                Err(_) => {}
+            }
+            drop(cause);
+            if let Err(Err(error)) = tx.send(result) {
+                tracing::error!(error = error.chain(), "could not pause an instance");
+            }
+        });
+        rx.await.unwrap_or_else(|error| Err(RuntimeError::failed("pause the instance", error)))
+    }
+
     async fn kill(&self) -> Result<(), RuntimeError> {
-        self.is_killed.store(true, Ordering::Release);
+        *self.on_exit.lock() = ExitCause::Killed;
         // At once, whatever else is going on: `exited` fires now, and the rest can take its time.
         self.pid1.kill().map_err(|e| RuntimeError::failed("kill the first process", e))?;
         let (runtime, is_removed) = (self.runtime.clone(), self.is_removed.clone());

@@ -104,6 +104,11 @@ impl Lxcfs {
         (current.generation, current.views.clone())
     }
 
+    /// Where its files are mounted inside, whatever its version.
+    pub fn targets() -> Vec<&'static CStr> {
+        FILES.iter().map(|(_, target)| *target).collect()
+    }
+
     /// Takes over the process of an earlier daemon, or starts one. Whether it is a new one.
     async fn take_over_or_start(&self) -> Result<Option<(Process, bool)>, RuntimeError> {
         let dir = self.dir.clone();

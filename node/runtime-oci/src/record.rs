@@ -4,17 +4,20 @@
 //! does not survive a crash of the host, and then its record is of no use either.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use hutch_runtime::InstanceSpec;
+use hutch_types::PauseMode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 const RECORD: &str = "instance.json";
 const LABELS: &str = "labels.json";
+const SAVED: &str = "saved.json";
 
 /// The version of the format. A daemon that finds another one ends the instance.
 const VERSION: u32 = 1;
@@ -31,11 +34,14 @@ pub(crate) struct Record {
     pub pid: i32,
     /// When that was started, in clock ticks since the host's boot.
     pub start_ticks: u64,
+    /// Addresses that it had in earlier lives.
+    #[serde(default)]
+    pub former: Vec<Ipv4Addr>,
 }
 
 impl Record {
     pub fn new(spec: InstanceSpec, slot: u32, pid: i32, start_ticks: u64) -> Self {
-        Self { version: VERSION, spec, slot, pid, start_ticks }
+        Self { version: VERSION, spec, slot, pid, start_ticks, former: Vec::new() }
     }
 
     pub fn write(&self, dir: &Path) -> io::Result<()> {
@@ -49,6 +55,57 @@ impl Record {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(record)
+    }
+}
+
+/// That an instance is saved. Once this is on disk it is paused, whatever else is left of it; before, it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    version: u32,
+    /// What is saved.
+    pub mode: PauseMode,
+    /// What it was started with. Holds a secret: the directory is root's alone.
+    pub spec: InstanceSpec,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Addresses that it has had, the last one at the end.
+    pub former: Vec<Ipv4Addr>,
+}
+
+impl Saved {
+    pub fn new(
+        mode: PauseMode,
+        spec: InstanceSpec,
+        labels: BTreeMap<String, String>,
+        former: Vec<Ipv4Addr>,
+    ) -> Self {
+        Self { version: VERSION, mode, spec, labels, former }
+    }
+
+    /// Durable on return.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        let path = dir.join(SAVED);
+        replace_durable(&path, &serde_json::to_vec(self)?)
+    }
+
+    /// `None` when it is not saved.
+    pub fn read(dir: &Path) -> io::Result<Option<Self>> {
+        match read_json::<Self>(&dir.join(SAVED)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(saved) if saved.version != VERSION => {
+                let what = format!("it was saved in version {}, not {VERSION}", saved.version);
+                Err(io::Error::new(io::ErrorKind::InvalidData, what))
+            }
+            other => other.map(Some),
+        }
+    }
+
+    /// It runs again.
+    pub fn remove(dir: &Path) -> io::Result<()> {
+        match fs::remove_file(dir.join(SAVED)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::open(dir)?.sync_all(),
+        }
     }
 }
 
@@ -70,12 +127,23 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
 }
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
+    drop(write_beside(path, content)?);
+    fs::rename(path.with_extension("tmp"), path)
+}
+
+/// As [`replace`], for what has to survive a crash of the host.
+fn replace_durable(path: &Path, content: &[u8]) -> io::Result<()> {
+    write_beside(path, content)?.sync_all()?;
+    fs::rename(path.with_extension("tmp"), path)?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+fn write_beside(path: &Path, content: &[u8]) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(path.with_extension("tmp"))?;
     file.write_all(content)?;
-    drop(file);
-    fs::rename(&temporary, path)
+    Ok(file)
 }
 
 #[cfg(test)]

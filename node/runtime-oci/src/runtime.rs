@@ -11,16 +11,16 @@ use hutch_disk::{DiskError, DiskStore};
 use hutch_net::Network;
 use hutch_runtime::{Adoption, Capabilities, Instance, InstanceSpec, Runtime, RuntimeError};
 use hutch_types::supervise::Supervisor;
-use hutch_types::{BuildId, Isolation, Resources};
+use hutch_types::{BuildId, InstanceId, Isolation, PauseMode, Resources};
 use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroups, Layout};
 use crate::config::{OciConfig, Paths};
 use crate::cpus::Cpus;
 use crate::flavor::Flavor;
-use crate::guest;
 use crate::host::{HostLimits, raise_shared_tables};
 use crate::lxcfs::{self, Lxcfs};
+use crate::{criu, guest};
 
 /// Instances as OCI containers. Clones are the same runtime.
 #[derive(Debug, Clone)]
@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     pub flavor: Flavor,
     /// The guest build that new instances boot.
     pub guest: PathBuf,
+    /// Saves and restores memory; without it that cannot be done.
+    pub criu: Option<PathBuf>,
     pub disks: DiskStore,
     pub net: Network,
     pub cgroups: Cgroups,
@@ -63,9 +65,17 @@ impl OciRuntime {
             for dir in [&paths.instances, &paths.guest, &paths.state] {
                 make_dir(dir)?;
             }
+            // Restored containers get through here with an unprivileged uid.
+            fs::set_permissions(&paths.guest, fs::Permissions::from_mode(0o711))
+                .map_err(|e| RuntimeError::failed(format!("set the mode of {}", paths.guest.display()), e))?;
             let guest = guest::install(&config.guest_dir, &paths.guest).map_err(|e| {
                 RuntimeError::failed(format!("install the guest build in {}", config.guest_dir.display()), e)
             })?;
+            guest::publish(&paths.guest, &paths.guest_mount)
+                .map_err(|e| RuntimeError::failed(format!("mount {}", paths.guest_mount.display()), e))?;
+            let guest = paths.guest_mount.join(guest.file_name().unwrap_or_default());
+            criu::write_settings(&paths.criu_settings)
+                .map_err(|e| RuntimeError::failed("write CRIU's settings", e))?;
             raise_shared_tables();
             let layout = Layout::detect().map_err(|e| RuntimeError::failed("find the host's cgroups", e))?;
             let limits_swap = layout.limits_swap();
@@ -77,6 +87,7 @@ impl OciRuntime {
                     flavor: Flavor::container(config.runc, paths.state.clone()),
                     paths,
                     guest,
+                    criu: config.criu,
                     disks: config.disks,
                     net: config.net,
                     cgroups: Cgroups::new(layout, config.cgroup_parent),
@@ -93,13 +104,15 @@ impl OciRuntime {
         Ok(runtime)
     }
 
-    /// Removes the cgroup that holds those of the instances, and ends lxcfs. For when this host is to run no more of them: it fails while
-    /// there are any.
+    /// Removes the cgroup that holds those of the instances, ends lxcfs and unmounts the guest builds. For when this host is
+    /// to run no more instances: it fails while there are any.
     pub async fn close(&self) -> Result<(), RuntimeError> {
         self.inner.lxcfs.close().await?;
-        let cgroups = self.inner.cgroups.clone();
+        let (cgroups, guest) = (self.inner.cgroups.clone(), self.inner.paths.guest_mount.clone());
         blocking("remove the parent cgroup", move || {
-            cgroups.remove_parent().map_err(|e| RuntimeError::failed("remove the parent cgroup", e))
+            cgroups.remove_parent().map_err(|e| RuntimeError::failed("remove the parent cgroup", e))?;
+            guest::withdraw(&guest)
+                .map_err(|e| RuntimeError::failed(format!("unmount {}", guest.display()), e))
         })
         .await
     }
@@ -112,7 +125,13 @@ impl Runtime for OciRuntime {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { adopt: true, limits: true, network_policy: true, isolated: true }
+        Capabilities {
+            adopt: true,
+            limits: true,
+            network_policy: true,
+            memory: self.inner.criu.is_some(),
+            isolated: true,
+        }
     }
 
     async fn builds(&self) -> Result<Vec<BuildId>, RuntimeError> {
@@ -141,6 +160,35 @@ impl Runtime for OciRuntime {
             Ok(result) => result.map(|instance| instance as Arc<dyn Instance>),
             Err(error) => Err(RuntimeError::failed("start an instance", error)),
         }
+    }
+
+    async fn resume(&self, id: &InstanceId, mode: PauseMode) -> Result<Arc<dyn Instance>, RuntimeError> {
+        let (inner, id) = (self.inner.clone(), id.clone());
+        let (tx, rx) = oneshot::channel();
+        // As for a start; but nobody's work is thrown away here: it is paused again.
+        self.inner.supervisor.spawn("resume instance", async move {
+            let result = inner.resume(&id, mode).await;
+            if let Err(Ok(unwanted)) = tx.send(result)
+                && let Err(error) = unwanted.pause(mode).await
+            {
+                tracing::error!(instance = %id, error = error.chain(), "an instance that nobody wants runs");
+            }
+        });
+        match rx.await {
+            Ok(result) => result.map(|instance| instance as Arc<dyn Instance>),
+            Err(error) => Err(RuntimeError::failed("resume an instance", error)),
+        }
+    }
+
+    async fn discard(&self, id: &InstanceId) -> Result<(), RuntimeError> {
+        let (inner, id) = (self.inner.clone(), id.clone());
+        let (tx, rx) = oneshot::channel();
+        self.inner.supervisor.spawn("discard instance", async move {
+            if let Err(Err(error)) = tx.send(inner.remove(id.as_str(), None, None).await) {
+                tracing::error!(instance = %id, error = error.chain(), "could not discard an instance");
+            }
+        });
+        rx.await.unwrap_or_else(|error| Err(RuntimeError::failed("discard the instance", error)))
     }
 
     async fn adopt(&self) -> Result<Adoption, RuntimeError> {

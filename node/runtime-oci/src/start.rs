@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hutch_disk::InstanceDisk;
+use hutch_disk::{ImageConfig, InstanceDisk};
 use hutch_net::{NetError, Slot};
 use hutch_runtime::{InstanceSpec, RuntimeError};
 
@@ -58,11 +58,50 @@ impl Inner {
         let disk = self.make_disk_and_bundle(&spec, slot.index).await?;
         let disk_ms = clock.elapsed().as_secs_f64() * 1e3;
 
-        let (pid_file, log) = (dir.join("pid"), dir.join("runc.log"));
-        self.flavor.run(&name, &dir, &pid_file, &log).await?;
-        let pid1 = self.first_process(&name, &pid_file)?;
+        let (pid1, generation) = self.run(&name, slot).await?;
         let run_ms = clock.elapsed().as_secs_f64() * 1e3 - disk_ms;
 
+        let record = Record::new(spec, slot.index, pid1.pid(), pid1.start_ticks());
+        record.write(&dir).map_err(|e| RuntimeError::failed("record the instance", e))?;
+        self.refresh_views(&name, &pid1, generation).await;
+        tracing::debug!(instance = name, disk_ms, run_ms, "started an instance");
+        let (former, labels) = (record.former, Default::default());
+        Ok(OciInstance::new(self.clone(), record.spec, slot.clone(), former, disk, pid1, labels))
+    }
+
+    /// Mounts the files of lxcfs when another one serves than that of `generation`. To be called once the instance's record is
+    /// written: whoever mounts a new lxcfs everywhere finds instances by their records.
+    pub(crate) async fn refresh_views(&self, name: &str, pid1: &Pid1, generation: u64) {
+        let (now, views) = self.lxcfs.views();
+        if now != generation
+            && let Err(error) = inside::mount_views(pid1, views).await
+        {
+            tracing::warn!(instance = name, %error, "lxcfs could not be mounted in an instance");
+        }
+    }
+
+    /// Boots an instance that has its disk already. Returns which lxcfs is mounted in it as well.
+    pub(crate) async fn boot(
+        self: &Arc<Self>,
+        spec: &InstanceSpec,
+        disk: &InstanceDisk,
+        slot: &Slot,
+    ) -> Result<(Pid1, u64), RuntimeError> {
+        let (inner, index, own_spec, disk) = (self.clone(), slot.index, spec.clone(), disk.clone());
+        blocking("make the bundle", move || {
+            let image = inner.disks.image(own_spec.build_id).map_err(disk_error("read the image"))?;
+            inner.write_bundle(&own_spec, &image.config, &disk, index)
+        })
+        .await?;
+        self.run(spec.id.as_str(), slot).await
+    }
+
+    /// Starts the container and attaches its link. Returns which lxcfs is mounted in it as well.
+    async fn run(self: &Arc<Self>, name: &str, slot: &Slot) -> Result<(Pid1, u64), RuntimeError> {
+        let dir = self.paths.instance(name);
+        let (pid_file, log) = (dir.join("pid"), dir.join("runc.log"));
+        self.flavor.run(name, &dir, &pid_file, &log).await?;
+        let pid1 = self.first_process(name, &pid_file)?;
         let (generation, views) = self.lxcfs.views();
         let attach = async {
             let attached = tokio::time::timeout(ATTACH_LIMIT, self.net.attach(slot, pid1.pid())).await;
@@ -76,19 +115,7 @@ impl Inner {
             set.map_err(|e| RuntimeError::failed("set the boot id", e))
         };
         tokio::try_join!(attach, boot_id)?;
-
-        let record = Record::new(spec, slot.index, pid1.pid(), pid1.start_ticks());
-        record.write(&dir).map_err(|e| RuntimeError::failed("record the instance", e))?;
-        // Whoever mounts a new lxcfs everywhere finds instances by their records.
-        let (now, views) = self.lxcfs.views();
-        if now != generation
-            && let Err(error) = inside::mount_views(&pid1, views).await
-        {
-            tracing::warn!(instance = name, %error, "lxcfs could not be mounted in an instance");
-        }
-        let attach_ms = clock.elapsed().as_secs_f64() * 1e3 - disk_ms - run_ms;
-        tracing::debug!(instance = name, disk_ms, run_ms, attach_ms, "started an instance");
-        Ok(OciInstance::new(self.clone(), record.spec, slot.clone(), disk, pid1, Default::default()))
+        Ok((pid1, generation))
     }
 
     async fn make_disk_and_bundle(
@@ -105,32 +132,43 @@ impl Inner {
                 .disks
                 .create_disk(&spec.id, &image, spec.resources.disk_mib)
                 .map_err(disk_error("make the disk"))?;
-            crate::rootfs::write_resolv_conf(disk.root(), &inner.net.resolv_conf(), inner.disks.shift())
-                .map_err(|e| RuntimeError::failed("write /etc/resolv.conf", e))?;
-            let bundle = Bundle {
-                spec: &spec,
-                image: &image.config,
-                root: disk.root(),
-                guest: &inner.guest,
-                shift: inner.disks.shift(),
-                cgroup: &inner.cgroups.path(spec.id.as_str()),
-                host: inner.host,
-                cpus: inner.cpus.share(slot, spec.resources.vcpus),
-                limits_swap: inner.limits_swap,
-                shows_cgroups: inner.cgroups.layout().can_be_shown(),
-            };
-            serde_json::to_vec(&bundle.config())
-                .map_err(io::Error::from)
-                .and_then(|config| fs::write(dir.join("config.json"), config))
-                .map_err(|e| RuntimeError::failed("write the bundle", e))?;
+            inner.write_bundle(&spec, &image.config, &disk, slot)?;
             Ok(disk)
         })
         .await
     }
 
+    fn write_bundle(
+        &self,
+        spec: &InstanceSpec,
+        image: &ImageConfig,
+        disk: &InstanceDisk,
+        slot: u32,
+    ) -> Result<(), RuntimeError> {
+        crate::rootfs::write_resolv_conf(disk.root(), &self.net.resolv_conf(), self.disks.shift())
+            .map_err(|e| RuntimeError::failed("write /etc/resolv.conf", e))?;
+        let bundle = Bundle {
+            spec,
+            image,
+            root: disk.root(),
+            guest: &self.guest,
+            criu_settings: &self.paths.criu_settings,
+            shift: self.disks.shift(),
+            cgroup: &self.cgroups.path(spec.id.as_str()),
+            host: self.host,
+            cpus: self.cpus.share(slot, spec.resources.vcpus),
+            limits_swap: self.limits_swap,
+            shows_cgroups: self.cgroups.layout().can_be_shown(),
+        };
+        serde_json::to_vec(&bundle.config())
+            .map_err(io::Error::from)
+            .and_then(|config| fs::write(self.paths.instance(spec.id.as_str()).join("config.json"), config))
+            .map_err(|e| RuntimeError::failed("write the bundle", e))
+    }
+
     /// The process that runc started, once it is certain that it is in the instance's cgroup: it may have ended since, and
     /// its pid been reused.
-    fn first_process(&self, name: &str, pid_file: &std::path::Path) -> Result<Pid1, RuntimeError> {
+    pub(crate) fn first_process(&self, name: &str, pid_file: &std::path::Path) -> Result<Pid1, RuntimeError> {
         let open = || -> io::Result<Pid1> {
             let pid = fs::read_to_string(pid_file)?.trim().parse().map_err(io::Error::other)?;
             let pid1 = Pid1::open(pid)?;

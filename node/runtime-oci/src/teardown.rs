@@ -48,7 +48,7 @@ impl Inner {
 
     /// Killing the first process takes everything in its pid namespace along. What is left in the cgroup then is a runc
     /// that was interrupted.
-    async fn end_processes(&self, name: &str, pid1: Option<&Arc<Pid1>>) -> Result<(), RuntimeError> {
+    pub async fn end_processes(&self, name: &str, pid1: Option<&Arc<Pid1>>) -> Result<(), RuntimeError> {
         let (cgroups, name, pid1) = (self.cgroups.clone(), name.to_owned(), pid1.cloned());
         blocking("end the processes", move || {
             let end = || -> io::Result<()> {
@@ -68,7 +68,7 @@ impl Inner {
 
     /// Its state and its cgroups. runc may not know the container any more, or not understand its own half-written state;
     /// both are removed regardless of it.
-    async fn remove_container(&self, name: &str) -> Result<(), RuntimeError> {
+    pub async fn remove_container(&self, name: &str) -> Result<(), RuntimeError> {
         let dir = self.paths.instance(name);
         let log = if dir.is_dir() { dir.join("delete.log") } else { "/dev/null".into() };
         if let Err(error) = self.flavor.delete(name, &log).await {
@@ -99,7 +99,7 @@ impl Inner {
             .await
     }
 
-    async fn release(&self, slot: Option<&Slot>) -> Result<(), RuntimeError> {
+    pub async fn release(&self, slot: Option<&Slot>) -> Result<(), RuntimeError> {
         let Some(slot) = slot else { return Ok(()) };
         match tokio::time::timeout(RELEASE_LIMIT, self.net.release(slot)).await {
             Ok(result) => result.map_err(net_error("release the slot")),

@@ -16,6 +16,7 @@ pub mod guest;
 mod lifecycle;
 mod limits;
 mod network;
+mod pause;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -70,6 +71,16 @@ pub async fn run(fixture: &dyn Fixture) {
     } else {
         skipped("adoption");
     }
+    suite.check("an instance is paused and resumed with its files", pause::with_files(&suite)).await;
+    if capabilities.memory {
+        suite.check("an instance is paused and resumed with its memory", pause::with_memory(&suite)).await;
+    } else {
+        skipped("saving memory");
+    }
+    if capabilities.adopt {
+        suite.check("paused instances are found again", pause::found_by_the_next_daemon(&suite)).await;
+    }
+    suite.check("pauses and callers", pause::whatever_callers_do(&suite)).await;
     if capabilities.isolated {
         suite.check("no two instances are alike", lifecycle::distinct(&suite)).await;
     } else {
@@ -110,7 +121,7 @@ impl Suite<'_> {
         let runtime = self.fixture.open().await;
         let adoption = runtime.adopt().await.expect("adopt");
         assert!(
-            adoption.adopted.is_empty() && adoption.lost.is_empty(),
+            adoption.adopted.is_empty() && adoption.paused.is_empty() && adoption.lost.is_empty(),
             "left by an earlier check: {adoption:?}"
         );
         runtime

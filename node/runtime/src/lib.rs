@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hutch_types::{BuildId, InstanceId, Isolation, NetworkPolicy, Resources, Secret};
+use hutch_types::{BuildId, InstanceId, Isolation, NetworkPolicy, PauseMode, Resources, Secret};
 use serde::{Deserialize, Serialize};
 
 /// What to start.
@@ -39,6 +39,8 @@ pub struct Capabilities {
     pub limits: bool,
     /// Whether network policies are enforced.
     pub network_policy: bool,
+    /// Whether an instance can be paused with its memory. Without it, with its files alone.
+    pub memory: bool,
     /// Whether processes are isolated from the host. False only for the test backend.
     pub isolated: bool,
 }
@@ -48,6 +50,8 @@ pub struct Capabilities {
 pub enum ExitCause {
     /// [`Instance::kill`] was called.
     Killed,
+    /// [`Instance::pause`] saved it.
+    Paused,
     /// Its PID 1 ended by itself.
     Exited,
 }
@@ -75,6 +79,9 @@ pub enum RuntimeError {
     /// The image of the build is not on this node.
     #[error("no image for build {0}")]
     NoImage(BuildId),
+    /// No paused instance has this id, or what is asked for was not saved.
+    #[error("instance {0} is not paused so that it could be resumed like this")]
+    NotPaused(InstanceId),
     /// Something that is limited has run out: slots, disk, loop devices.
     #[error("{what} exhausted")]
     Exhausted {
@@ -127,8 +134,21 @@ impl RuntimeError {
 pub struct Adoption {
     /// Instances that run on, each with the spec that it was started with.
     pub adopted: Vec<Arc<dyn Instance>>,
+    /// Paused instances, which can be resumed.
+    pub paused: Vec<PausedInstance>,
     /// Instances of which nothing is left now.
     pub lost: Vec<LostInstance>,
+}
+
+/// An instance that is saved on disk and does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PausedInstance {
+    /// What it was started with.
+    pub spec: InstanceSpec,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// What is saved of it.
+    pub mode: PauseMode,
 }
 
 /// An instance that ended, or had to be ended, while no daemon was there.
@@ -160,6 +180,18 @@ pub trait Runtime: Debug + Send + Sync + 'static {
     /// # Errors
     /// [`RuntimeError`]; then nothing of the instance is left.
     async fn start(&self, spec: InstanceSpec) -> Result<Arc<dyn Instance>, RuntimeError>;
+
+    /// Brings a paused instance back, with the id, secret and labels that it had, on any slot, and with everything denied
+    /// as after [`Runtime::start`]. What was saved is given up when it runs, not before. With [`PauseMode::Filesystem`] it
+    /// boots anew, whatever was saved.
+    ///
+    /// # Errors
+    /// [`RuntimeError`]; then it is paused as before. [`RuntimeError::NotPaused`] when no such instance is, or when
+    /// its memory is asked for and was not saved.
+    async fn resume(&self, id: &InstanceId, mode: PauseMode) -> Result<Arc<dyn Instance>, RuntimeError>;
+
+    /// Deletes a paused instance. None of this name is no error. It must not run.
+    async fn discard(&self, id: &InstanceId) -> Result<(), RuntimeError>;
 
     /// Finds instances that an earlier daemon started and cleans up everything else that is left of one. Called once,
     /// before the first `start`.
@@ -198,6 +230,15 @@ pub trait Instance: Debug + Send + Sync + 'static {
 
     /// What it uses now.
     async fn stats(&self) -> Result<InstanceStats, RuntimeError>;
+
+    /// Saves it to disk and ends it; it is then [`PausedInstance`], also for later daemons. Durable on return. With
+    /// [`PauseMode::Full`] memory and processes are saved, with [`PauseMode::Filesystem`] files alone. `exited` says
+    /// [`ExitCause::Paused`]. Not cancelled by dropping the call.
+    ///
+    /// # Errors
+    /// [`RuntimeError`]; then it runs on, with at most a gap in time. A daemon that dies in between leaves an instance
+    /// that runs, or one that is paused.
+    async fn pause(&self, mode: PauseMode) -> Result<(), RuntimeError>;
 
     /// Ends it and removes everything that belongs to it: processes, mounts, disk, links, rules, cgroups, files. Works from every state,
     /// may be called again, and returns when nothing is left.

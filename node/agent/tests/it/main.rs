@@ -5,6 +5,7 @@ mod adoption;
 mod events;
 mod guests;
 mod latency;
+mod pause;
 mod pool;
 mod secrets;
 mod starts;

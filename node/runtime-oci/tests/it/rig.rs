@@ -121,6 +121,8 @@ impl Rig {
         let mut config = OciConfig::new(self.data_dir(), &self.guest, disks, net);
         config.runc = runc.to_owned();
         config.lxcfs = lxcfs.to_owned();
+        // Without one that works here, memory cannot be saved, and the suite leaves that out.
+        config.criu = std::env::var_os("HUTCH_TEST_CRIU").map(PathBuf::from);
         config.cgroup_parent = self.cgroup_parent.clone();
         Ok(OciRuntime::open(config, &supervisor).await?)
     }
@@ -142,8 +144,12 @@ impl Rig {
     pub async fn close(self) -> anyhow::Result<()> {
         let runtime = self.open_oci(Path::new("runc"), Path::new("")).await?;
         let mount_dir = DiskConfig::new(self.dir.path().join("disk")).mount_dir;
-        for instance in runtime.adopt().await?.adopted {
+        let adoption = runtime.adopt().await?;
+        for instance in adoption.adopted {
             instance.kill().await?;
+        }
+        for instance in adoption.paused {
+            runtime.discard(&instance.spec.id).await?;
         }
         runtime.close().await?;
         drop(runtime);
