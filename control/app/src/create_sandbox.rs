@@ -169,6 +169,7 @@ impl App {
             access_token: Secret::random(TOKEN_BYTES),
             traffic_token: None,
             allow_internet_access: request.allow_internet_access,
+            auto_pause: None,
             extra,
             created_at: now,
             end_at: now.plus(Duration::from_secs(first_lease.into())),

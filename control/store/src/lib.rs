@@ -8,14 +8,16 @@ mod sqlite;
 
 pub use record::{
     ApiKey, CreateOutcome, IdempotencyClaim, IdempotencyRecord, LogEntry, LogQuery, MetricPoint, NewSandbox,
-    PageToken, Sandbox, SandboxFilter, SandboxPage, SortOrder, Team, Template, TemplateBuild,
+    PageToken, ResumeOutcome, Sandbox, SandboxFilter, SandboxPage, SortOrder, Team, Template, TemplateBuild,
 };
 pub use sqlite::{DatabaseError, SqliteStore};
 
 use std::fmt::Debug;
 
 use async_trait::async_trait;
-use hutch_types::{BuildId, KillReason, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp};
+use hutch_types::{
+    BuildId, KillReason, PauseMode, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp,
+};
 
 /// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +130,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// The sandboxes that clients see as running (`running`, `snapshotting`), each with envd's access token, in no order. It reads
     /// nothing else of them, since anybody can cause it to be asked.
     async fn running_tokens(&self) -> Result<Vec<(SandboxId, Secret)>, StoreError>;
+    /// All sandboxes that are `paused`, whatever the team.
+    async fn paused_sandboxes(&self) -> Result<Vec<Sandbox>, StoreError>;
     /// Moves the deadline of a running sandbox (`running`, `snapshotting`). `only_extend`: an earlier deadline changes nothing.
     /// `NotFound` for an unknown or ended one, `Conflict` when it does not run.
     async fn set_end_at(
@@ -149,6 +153,52 @@ pub trait Store: Debug + Send + Sync + 'static {
         id: &SandboxId,
         from: &[SandboxState],
         to: SandboxState,
+    ) -> Result<Sandbox, StoreError>;
+    /// Moves a running sandbox (`running`, `snapshotting`) to `pausing`, from `now` on. `NotFound` for an unknown or ended one,
+    /// `Conflict` when it does not run.
+    async fn begin_pause(
+        &self,
+        id: &SandboxId,
+        mode: PauseMode,
+        now: Timestamp,
+    ) -> Result<Sandbox, StoreError>;
+    /// Moves a `pausing` sandbox back to `running`. Its lease gets the time back that the attempt took, and ends at `at_least`
+    /// or later. `NotFound` for an unknown or ended one, `Conflict` in any other state.
+    async fn abort_pause(
+        &self,
+        id: &SandboxId,
+        now: Timestamp,
+        at_least: Timestamp,
+    ) -> Result<Sandbox, StoreError>;
+    /// Moves a live sandbox from any state in `from` to `paused`, with what is saved of it; since `now`, if it was not being
+    /// paused before. `NotFound` for an unknown or ended one, `Conflict` when it is in none of the states.
+    async fn mark_paused(
+        &self,
+        id: &SandboxId,
+        from: &[SandboxState],
+        mode: PauseMode,
+        now: Timestamp,
+    ) -> Result<Sandbox, StoreError>;
+    /// Moves a `paused` sandbox to `resuming`, if its team has fewer than `team_limit` live ones (`None`: no limit), in one
+    /// transaction. `end_at` is a first deadline, for a daemon that dies before the resume is done. `NotFound` for an unknown or
+    /// ended one, `Conflict` in any other state.
+    async fn begin_resume(
+        &self,
+        id: &SandboxId,
+        end_at: Timestamp,
+        team_limit: Option<u32>,
+    ) -> Result<ResumeOutcome, StoreError>;
+    /// Marks a `resuming` sandbox as running, with the times of its new run and what the node said. `auto_pause` changes what
+    /// happens at the end of the lease: to what was chosen before or else a full pause, or to a kill. `NotFound` for an unknown
+    /// or ended one, `Conflict` in any other state.
+    async fn mark_resumed(
+        &self,
+        id: &SandboxId,
+        started_at: Timestamp,
+        end_at: Timestamp,
+        envd_version: &str,
+        isolation: &str,
+        auto_pause: Option<bool>,
     ) -> Result<Sandbox, StoreError>;
     /// Ends a sandbox: state `gone` (or `failed` for one that never ran) with a reason. Ending an ended one changes nothing and
     /// returns false; `NotFound` for an unknown one.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hutch_types::{
-    BuildId, KillReason, Resources, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp,
+    BuildId, KillReason, PauseMode, Resources, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,9 @@ pub struct NewSandbox {
     pub traffic_token: Option<Secret>,
     /// Whether the sandbox may reach the internet, as asked; `None` when the client did not say.
     pub allow_internet_access: Option<bool>,
-    /// Everything else of the request that answers repeat (network, lifecycle), as JSON that only the API reads.
+    /// What is saved of it at the end of its lease; `None`: it is killed then. A resume may change it.
+    pub auto_pause: Option<PauseMode>,
+    /// Everything else of the request that answers repeat (network), as JSON that the store does not read.
     pub extra: serde_json::Value,
     /// When it was asked for.
     pub created_at: Timestamp,
@@ -133,6 +135,8 @@ pub struct Sandbox {
     pub envd_version: String,
     /// Its isolation, once it ran.
     pub isolation: String,
+    /// What is saved of it, and since when; while it is `pausing`, `paused` or `resuming`.
+    pub paused: Option<(PauseMode, Timestamp)>,
     /// When and why it ended.
     pub ended: Option<(Timestamp, KillReason)>,
 }
@@ -143,6 +147,15 @@ pub enum CreateOutcome {
     /// It was.
     Created,
     /// It was not: the team has this many live sandboxes, its limit.
+    LimitReached(u32),
+}
+
+/// Whether a resume may begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResumeOutcome {
+    /// It may; the record after.
+    Begun(Box<Sandbox>),
+    /// It may not: the team has this many live sandboxes, its limit.
     LimitReached(u32),
 }
 

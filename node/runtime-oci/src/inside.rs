@@ -105,7 +105,10 @@ pub(crate) async fn unmount_views(pid1: &Pid1, targets: Vec<&'static CStr>) -> i
         // SAFETY: only the current directory, root and umask are unshared, of this thread alone; no descriptors are.
         unsafe { unshare_unsafe(UnshareFlags::FS) }?;
         move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::MOUNT)?;
-        targets.into_iter().try_for_each(|path| kernels_own(path).map(drop))
+        targets.into_iter().try_for_each(|path| match kernels_own(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
     })
     .await
 }

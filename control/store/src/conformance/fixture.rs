@@ -88,6 +88,7 @@ pub(super) fn new_sandbox(team: TeamId) -> NewSandbox {
         access_token: Secret::random(16),
         traffic_token: None,
         allow_internet_access: None,
+        auto_pause: None,
         extra: serde_json::json!({}),
         created_at: at(0),
         end_at: at(60_000),

@@ -12,6 +12,7 @@ mod idempotency;
 mod keys;
 mod leases;
 mod listing;
+mod pauses;
 mod sandboxes;
 mod telemetry;
 mod templates;
@@ -87,6 +88,14 @@ where
         leases::expired_sandboxes_come_longest_overdue_first,
         leases::the_next_deadline_is_the_earliest_of_the_running,
         leases::shifting_moves_every_live_lease_and_no_other,
+        pauses::a_pause_is_begun_done_and_remembered,
+        pauses::only_what_runs_is_paused,
+        pauses::a_pause_that_failed_costs_no_lease,
+        pauses::a_resumed_sandbox_begins_a_new_run,
+        pauses::what_happens_at_the_end_of_the_lease_is_remembered,
+        pauses::a_resume_needs_a_free_place,
+        pauses::paused_sandboxes_are_found_whatever_the_team,
+        pauses::the_clock_moves_pauses_along,
         idempotency::a_key_is_claimed_answered_and_replayed,
         idempotency::another_request_with_the_key_is_a_mismatch,
         idempotency::a_claim_that_ran_out_is_an_unknown_outcome,

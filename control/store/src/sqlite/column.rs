@@ -45,6 +45,15 @@ impl<'r> Columns<'r> {
         self.raw::<&str>(column)?.parse().map_err(|e| self.corrupt(column, &e))
     }
 
+    /// A text that parses as a `T`, where there is one.
+    pub(super) fn parsed_if_any<T>(&self, column: &'static str) -> Result<Option<T>, StoreError>
+    where
+        T: FromStr<Err: Display>,
+    {
+        let text: Option<&str> = self.raw(column)?;
+        text.map(|text| text.parse().map_err(|e| self.corrupt(column, &e))).transpose()
+    }
+
     /// A text of JSON.
     pub(super) fn json<T: DeserializeOwned>(&self, column: &'static str) -> Result<T, StoreError> {
         serde_json::from_str(self.raw::<&str>(column)?).map_err(|e| self.corrupt(column, &e))
@@ -104,6 +113,8 @@ mod tests {
         assert!(matches!(c.number::<u8>("seven"), Ok(7)));
         assert!(matches!(c.json::<Vec<u8>>("list").as_deref(), Ok([1])));
         assert!(matches!(c.time_if_any("unset"), Ok(None)));
+        assert!(matches!(c.parsed_if_any::<u8>("unset"), Ok(None)));
+        assert!(matches!(c.parsed_if_any::<u8>("text"), Err(StoreError::Corrupt { .. })));
         assert!(matches!(c.number::<u8>("negative"), Err(StoreError::Corrupt { what: "thing" })));
         assert!(matches!(c.parsed::<u8>("text"), Err(StoreError::Corrupt { .. })));
         assert!(matches!(c.json::<u8>("text"), Err(StoreError::Corrupt { .. })));

@@ -24,6 +24,7 @@ pub(super) const MAIN: Schema = Schema {
     migrations: &[
         include_str!("../../migrations/0001_initial.sql"),
         include_str!("../../migrations/0002_traffic_token.sql"),
+        include_str!("../../migrations/0003_pause.sql"),
     ],
 };
 

@@ -17,6 +17,7 @@ mod listing;
 mod logs;
 mod metrics;
 mod migrate;
+mod pauses;
 #[cfg(test)]
 mod plan;
 mod purge;

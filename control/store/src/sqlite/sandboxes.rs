@@ -1,6 +1,6 @@
 //! Sandboxes: their records and the changes of their lives.
 
-use hutch_types::{KillReason, SandboxId, SandboxState, Secret, Timestamp};
+use hutch_types::{KillReason, SandboxId, SandboxState, Secret, TeamId, Timestamp};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -13,7 +13,7 @@ macro_rules! columns {
     () => {
         "id, team_id, template_id, build_id, alias, vcpus, memory_mib, disk_mib, max_processes, metadata, \
          access_token, allow_internet_access, extra, created_at, first_end_at, state, started_at, end_at, \
-         envd_version, isolation, ended_at, end_reason, traffic_token"
+         envd_version, isolation, ended_at, end_reason, traffic_token, auto_pause, pause_mode, paused_at"
     };
 }
 pub(super) use columns;
@@ -23,6 +23,10 @@ pub(super) fn from_row(row: &SqliteRow) -> Result<Sandbox, StoreError> {
     let ended = match c.time_if_any("ended_at")? {
         Some(at) => Some((at, c.parsed("end_reason")?)),
         None => None,
+    };
+    let paused = match (c.parsed_if_any("pause_mode")?, c.time_if_any("paused_at")?) {
+        (Some(mode), Some(since)) => Some((mode, since)),
+        _ => None,
     };
     Ok(Sandbox {
         asked: NewSandbox {
@@ -36,6 +40,7 @@ pub(super) fn from_row(row: &SqliteRow) -> Result<Sandbox, StoreError> {
             access_token: Secret::new(c.raw::<String>("access_token")?),
             traffic_token: c.raw::<Option<String>>("traffic_token")?.map(Secret::new),
             allow_internet_access: c.raw("allow_internet_access")?,
+            auto_pause: c.parsed_if_any("auto_pause")?,
             extra: c.json("extra")?,
             created_at: c.time("created_at")?,
             end_at: c.time("first_end_at")?,
@@ -45,6 +50,7 @@ pub(super) fn from_row(row: &SqliteRow) -> Result<Sandbox, StoreError> {
         end_at: c.time("end_at")?,
         envd_version: c.raw("envd_version")?,
         isolation: c.raw("isolation")?,
+        paused,
         ended,
     })
 }
@@ -65,8 +71,17 @@ const RUNNING_TOKENS: &str = "SELECT id, access_token FROM sandboxes
 
 const ENDED_BEFORE: &str = "SELECT id FROM sandboxes WHERE ended_at < ? ORDER BY ended_at LIMIT ?";
 
-fn from_rows(rows: &[SqliteRow]) -> Result<Vec<Sandbox>, StoreError> {
+pub(super) fn from_rows(rows: &[SqliteRow]) -> Result<Vec<Sandbox>, StoreError> {
     rows.iter().map(from_row).collect()
+}
+
+/// The sandboxes of a team that count against its limit.
+pub(super) async fn count_live(
+    conn: &mut SqliteConnection,
+    team: TeamId,
+    attempted: &'static str,
+) -> Result<i64, StoreError> {
+    sqlx::query_scalar(COUNT_LIVE).bind(team.to_string()).fetch_one(conn).await.map_err(failed(attempted))
 }
 
 pub(super) async fn insert(
@@ -75,21 +90,16 @@ pub(super) async fn insert(
     team_limit: Option<u32>,
 ) -> Result<CreateOutcome, StoreError> {
     let attempted = "storing a sandbox";
-    if let Some(limit) = team_limit {
-        let live: i64 = sqlx::query_scalar(COUNT_LIVE)
-            .bind(new.team.to_string())
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(failed(attempted))?;
-        if live >= i64::from(limit) {
-            return Ok(CreateOutcome::LimitReached(limit));
-        }
+    if let Some(limit) = team_limit
+        && count_live(conn, new.team, attempted).await? >= i64::from(limit)
+    {
+        return Ok(CreateOutcome::LimitReached(limit));
     }
     sqlx::query(concat!(
         "INSERT INTO sandboxes (",
         columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
-                   'creating', ?14, ?15, '', '', NULL, NULL, ?16)"
+                   'creating', ?14, ?15, '', '', NULL, NULL, ?16, ?17, NULL, NULL)"
     ))
     .bind(new.id.as_str())
     .bind(new.team.to_string())
@@ -107,6 +117,7 @@ pub(super) async fn insert(
     .bind(new.created_at.0)
     .bind(new.end_at.0)
     .bind(new.traffic_token.as_ref().map(Secret::expose))
+    .bind(new.auto_pause.map(|mode| mode.to_string()))
     .execute(conn)
     .await
     .map(|_| CreateOutcome::Created)
@@ -133,7 +144,7 @@ pub(super) async fn get(conn: &mut SqliteConnection, id: &SandboxId) -> Result<S
 }
 
 /// What a guarded change answers: the record after it, or why the guard did not hold.
-async fn changed(
+pub(super) async fn changed(
     conn: &mut SqliteConnection,
     id: &SandboxId,
     row: Option<SqliteRow>,
@@ -273,7 +284,7 @@ pub(super) async fn running_tokens(
 /// A deadline at the end of time stays there.
 pub(super) async fn shift(conn: &mut SqliteConnection, delta_ms: i64) -> Result<u64, StoreError> {
     sqlx::query(
-        "UPDATE sandboxes SET started_at = started_at + ?1,
+        "UPDATE sandboxes SET started_at = started_at + ?1, paused_at = paused_at + ?1,
              end_at = CASE WHEN ?1 > 0 AND end_at > 9223372036854775807 - ?1 THEN 9223372036854775807
                            ELSE end_at + ?1 END
          WHERE ended_at IS NULL",

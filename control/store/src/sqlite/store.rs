@@ -1,13 +1,15 @@
 //! [`Store`] for [`SqliteStore`]: which file, which durability, which statement.
 
 use async_trait::async_trait;
-use hutch_types::{BuildId, KillReason, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp};
+use hutch_types::{
+    BuildId, KillReason, PauseMode, SandboxId, SandboxState, Secret, TeamId, TemplateId, Timestamp,
+};
 
 use super::database::Durability::{Relaxed, Synced};
-use super::{SqliteStore, idempotency, keys, listing, logs, metrics, sandboxes, teams, templates};
+use super::{SqliteStore, idempotency, keys, listing, logs, metrics, pauses, sandboxes, teams, templates};
 use crate::{
     ApiKey, CreateOutcome, IdempotencyClaim, IdempotencyRecord, LogEntry, LogQuery, MetricPoint, NewSandbox,
-    Sandbox, SandboxFilter, SandboxPage, Store, StoreError, Team, Template, TemplateBuild,
+    ResumeOutcome, Sandbox, SandboxFilter, SandboxPage, Store, StoreError, Team, Template, TemplateBuild,
 };
 
 #[async_trait]
@@ -193,6 +195,12 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn paused_sandboxes(&self) -> Result<Vec<Sandbox>, StoreError> {
+        self.main
+            .read("reading the paused sandboxes", move |c| Box::pin(async move { pauses::paused(c).await }))
+            .await
+    }
+
     async fn set_end_at(
         &self,
         id: &SandboxId,
@@ -241,6 +249,84 @@ impl Store for SqliteStore {
         self.main
             .write("changing a sandbox's state", Synced, move |c| {
                 Box::pin(async move { sandboxes::move_state(c, &id, &from, to).await })
+            })
+            .await
+    }
+
+    async fn begin_pause(
+        &self,
+        id: &SandboxId,
+        mode: PauseMode,
+        now: Timestamp,
+    ) -> Result<Sandbox, StoreError> {
+        let id = id.clone();
+        self.main
+            .write("beginning a pause", Synced, move |c| {
+                Box::pin(async move { pauses::begin_pause(c, &id, mode, now).await })
+            })
+            .await
+    }
+
+    async fn abort_pause(
+        &self,
+        id: &SandboxId,
+        now: Timestamp,
+        at_least: Timestamp,
+    ) -> Result<Sandbox, StoreError> {
+        let id = id.clone();
+        self.main
+            .write("taking a pause back", Synced, move |c| {
+                Box::pin(async move { pauses::abort_pause(c, &id, now, at_least).await })
+            })
+            .await
+    }
+
+    async fn mark_paused(
+        &self,
+        id: &SandboxId,
+        from: &[SandboxState],
+        mode: PauseMode,
+        now: Timestamp,
+    ) -> Result<Sandbox, StoreError> {
+        let (id, from) = (id.clone(), from.to_vec());
+        self.main
+            .write("marking a sandbox as paused", Synced, move |c| {
+                Box::pin(async move { pauses::mark_paused(c, &id, &from, mode, now).await })
+            })
+            .await
+    }
+
+    async fn begin_resume(
+        &self,
+        id: &SandboxId,
+        end_at: Timestamp,
+        team_limit: Option<u32>,
+    ) -> Result<ResumeOutcome, StoreError> {
+        let id = id.clone();
+        self.main
+            .write("beginning a resume", Synced, move |c| {
+                Box::pin(async move { pauses::begin_resume(c, &id, end_at, team_limit).await })
+            })
+            .await
+    }
+
+    async fn mark_resumed(
+        &self,
+        id: &SandboxId,
+        started_at: Timestamp,
+        end_at: Timestamp,
+        envd_version: &str,
+        isolation: &str,
+        auto_pause: Option<bool>,
+    ) -> Result<Sandbox, StoreError> {
+        let id = id.clone();
+        let (envd_version, isolation) = (envd_version.to_owned(), isolation.to_owned());
+        self.main
+            .write("marking a sandbox as resumed", Synced, move |c| {
+                Box::pin(async move {
+                    let run = pauses::Run { started_at, end_at, envd_version, isolation };
+                    pauses::mark_resumed(c, &id, &run, auto_pause).await
+                })
             })
             .await
     }

@@ -23,6 +23,7 @@ fn new_sandbox(team: TeamId) -> NewSandbox {
         access_token: Secret::random(16),
         traffic_token: None,
         allow_internet_access: None,
+        auto_pause: None,
         extra: serde_json::json!({"padding": "x".repeat(500)}),
         created_at: Timestamp(1),
         end_at: Timestamp(2),
