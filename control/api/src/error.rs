@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_comes_later_is_not_worth_a_retry() {
-        let response = ApiError::not_supported("pausing sandboxes").into_response();
+        let response = ApiError::not_supported("taking snapshots").into_response();
         assert_eq!(response.status(), 501);
         assert_eq!(response.headers()["should-retry"], "false");
         assert!(response.headers().get("retry-after").is_none());

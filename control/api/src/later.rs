@@ -40,8 +40,6 @@ use HttpMethod::{Delete, Get, Patch, Post, Put};
 
 /// All of them.
 pub(crate) const LATER: &[Later] = &[
-    owner(Post, "/sandboxes/{sandboxID}/pause", "pausing sandboxes"),
-    owner(Post, "/sandboxes/{sandboxID}/resume", "resuming sandboxes"),
     owner(Post, "/sandboxes/{sandboxID}/fork", "forking sandboxes"),
     owner(Post, "/v2/sandboxes/{sandboxID}/fork", "forking sandboxes"),
     owner(Put, "/sandboxes/{sandboxID}/network", "changing the network of a running sandbox"),

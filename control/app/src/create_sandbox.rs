@@ -116,15 +116,7 @@ impl App {
         let limit = self.0.limits.max_sandboxes_per_team;
         match self.0.store.insert_sandbox(new, (limit > 0).then_some(limit)).await? {
             CreateOutcome::Created => {}
-            CreateOutcome::LimitReached(limit) => {
-                return Err(AppError::new(
-                    ErrorClass::LimitReached,
-                    format!(
-                        "you have reached the maximum number of concurrent sandboxes, {limit} \
-                         (limits.max_sandboxes_per_team); kill some, or ask the operator for a higher limit"
-                    ),
-                ));
-            }
+            CreateOutcome::LimitReached(limit) => return Err(self.too_many_sandboxes(limit)),
         }
         let started = match place.turn().await {
             Ok(_turn) => self.start_on_node(start).await,
@@ -144,6 +136,17 @@ impl App {
                 Err(error)
             }
         }
+    }
+
+    /// The refusal of a sandbox more than a team may have.
+    pub(crate) fn too_many_sandboxes(&self, limit: u32) -> AppError {
+        AppError::new(
+            ErrorClass::LimitReached,
+            format!(
+                "you have reached the maximum number of concurrent sandboxes, {limit} \
+                 (limits.max_sandboxes_per_team); kill or pause some, or ask the operator for a higher limit"
+            ),
+        )
     }
 
     async fn new_sandbox(&self, team: TeamId, request: &CreateSandbox) -> Result<NewSandbox, AppError> {
@@ -169,7 +172,7 @@ impl App {
             access_token: Secret::random(TOKEN_BYTES),
             traffic_token: None,
             allow_internet_access: request.allow_internet_access,
-            auto_pause: None,
+            auto_pause: request.options.pause_at_end(),
             extra,
             created_at: now,
             end_at: now.plus(Duration::from_secs(first_lease.into())),

@@ -95,6 +95,17 @@ impl AppError {
         self
     }
 
+    /// The same error for a further client; the cause stays with the first.
+    pub(crate) fn repeated(&self) -> Self {
+        Self {
+            class: self.class,
+            message: self.message.clone(),
+            code: self.code,
+            retry: self.retry,
+            source: None,
+        }
+    }
+
     /// What kind.
     pub fn class(&self) -> ErrorClass {
         self.class

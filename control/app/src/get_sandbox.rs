@@ -31,9 +31,12 @@ impl App {
         match sandbox.state {
             SandboxState::Running | SandboxState::Snapshotting => Ok(sandbox),
             SandboxState::Killing => Err(being(id, "killed")),
-            SandboxState::Pausing | SandboxState::Paused => Err(being(id, "paused")),
+            SandboxState::Pausing => Err(being(id, "paused")),
             SandboxState::Resuming => Err(being(id, "resumed")),
-            SandboxState::Creating | SandboxState::Gone | SandboxState::Failed => Err(not_found(id)),
+            // Clients know one that is saved as one that has no run to change.
+            SandboxState::Paused | SandboxState::Creating | SandboxState::Gone | SandboxState::Failed => {
+                Err(not_found(id))
+            }
         }
     }
 }

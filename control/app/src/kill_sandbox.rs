@@ -124,10 +124,15 @@ impl App {
             Some(detail) => format!("sandbox ended: {reason}: {detail}"),
             None => format!("sandbox ended: {reason}"),
         };
+        self.note(id, if expected { "info" } else { "error" }, message).await;
+    }
+
+    /// Adds a line of ours to a sandbox's log; best effort.
+    pub(crate) async fn note(&self, id: &SandboxId, level: &str, message: String) {
         let line = LogEntry {
             sandbox: id.clone(),
             at: self.0.clock.now(),
-            level: if expected { "info" } else { "error" }.to_owned(),
+            level: level.to_owned(),
             message,
             fields: BTreeMap::from([("logger".to_owned(), "hutch".to_owned())]),
         };

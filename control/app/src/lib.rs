@@ -22,9 +22,11 @@ mod limits;
 mod list_sandboxes;
 mod node_events;
 mod options;
+mod pause_sandbox;
 mod reaper;
 mod reconcile;
 mod refresh_sandbox;
+mod resume_sandbox;
 mod retention;
 mod sandbox_logs;
 mod sandbox_metrics;
@@ -34,6 +36,8 @@ mod start_queue;
 mod teams;
 mod template_ref;
 mod templates;
+mod transition;
+mod verdict;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -55,6 +59,7 @@ pub use keys::CreatedKey;
 pub use limits::Limits;
 pub use list_sandboxes::ListSandboxes;
 pub use options::{CreateOptions, NetworkOptions};
+pub use resume_sandbox::{Connected, ResumeOptions};
 pub use sandbox_logs::{LogsQuery, MAX_LOG_LINES, MAX_LOG_SEARCH};
 pub use sandbox_metrics::MAX_METRICS_IDS;
 pub use template_ref::TemplateRef;
@@ -104,11 +109,13 @@ pub(crate) struct Inner {
     leases_changed: Notify,
     starts: start_queue::StartQueue,
     kill_slots: Semaphore,
+    pause_slots: Semaphore,
     signed_lookups: Semaphore,
     /// Sandboxes that a task of this process is starting: reconciliation leaves them alone.
     starting: Mutex<HashSet<SandboxId>>,
     /// Sandboxes that a task of this process is killing.
     killing: Mutex<HashSet<SandboxId>>,
+    transitions: transition::Transitions,
     key_uses: authenticate::KeyUses,
 }
 
@@ -126,7 +133,9 @@ impl App {
     pub fn new(deps: AppDeps) -> Self {
         let AppDeps { store, node, clock, supervisor, limits, domain } = deps;
         let starts = start_queue::StartQueue::new(&limits);
-        let kill_slots = Semaphore::new(usize::try_from(limits.max_concurrent_kills).unwrap_or(1).max(1));
+        let slots = |n: u32| Semaphore::new(usize::try_from(n).unwrap_or(1).max(1));
+        let kill_slots = slots(limits.max_concurrent_kills);
+        let pause_slots = slots(limits.max_concurrent_pauses);
         Self(Arc::new(Inner {
             store,
             node,
@@ -138,9 +147,11 @@ impl App {
             leases_changed: Notify::new(),
             starts,
             kill_slots,
+            pause_slots,
             signed_lookups: Semaphore::new(MAX_SIGNED_LOOKUPS),
             starting: Mutex::default(),
             killing: Mutex::default(),
+            transitions: transition::Transitions::default(),
             key_uses: authenticate::KeyUses::default(),
         }))
     }

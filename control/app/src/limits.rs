@@ -22,6 +22,8 @@ pub struct Limits {
     pub start_timeout_seconds: u32,
     /// Sandboxes that are being killed at the same time. Default 8.
     pub max_concurrent_kills: u32,
+    /// Sandboxes that are being paused at the same time; more wait in line, already shown as paused. Default 4.
+    pub max_concurrent_pauses: u32,
     /// Size of a sandbox's metadata, names and values together, in bytes. Default 16384.
     pub max_metadata_bytes: u32,
     /// Size of a sandbox's environment, names and values together, in bytes. Default 131072.
@@ -46,6 +48,7 @@ impl Default for Limits {
             start_queue_seconds: 30,
             start_timeout_seconds: 25,
             max_concurrent_kills: 8,
+            max_concurrent_pauses: 4,
             max_metadata_bytes: 16_384,
             max_env_bytes: 131_072,
             max_body_bytes: 1_048_576,
@@ -70,6 +73,7 @@ impl Limits {
             ("max_concurrent_starts", self.max_concurrent_starts),
             ("start_timeout_seconds", self.start_timeout_seconds),
             ("max_concurrent_kills", self.max_concurrent_kills),
+            ("max_concurrent_pauses", self.max_concurrent_pauses),
             ("max_body_bytes", self.max_body_bytes),
             ("max_connections_per_sandbox", self.max_connections_per_sandbox),
             ("history_days", self.history_days),

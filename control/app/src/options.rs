@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
-use hutch_types::{Ingress, NetworkPolicy, Secret, TokenHash};
+use hutch_store::Sandbox;
+use hutch_types::{Ingress, NetworkPolicy, PauseMode, Secret, TokenHash};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AppError;
@@ -92,7 +93,6 @@ impl CreateOptions {
         let network = self.network.as_ref();
         let asks = |asked: fn(&NetworkOptions) -> bool| network.is_some_and(asked);
         let unsupported = [
-            (self.auto_pause, "autoPause"),
             (self.auto_resume, "autoResume.enabled"),
             (!self.volume_mounts.is_empty(), "volumeMounts"),
             (!self.identity_tokens.is_empty(), "iam.tokens"),
@@ -117,19 +117,48 @@ impl CreateOptions {
         let Some(network) = &self.network else { return (Ingress::default(), None) };
         let token =
             (network.allow_public_traffic == Some(false)).then(|| Secret::random(TRAFFIC_TOKEN_BYTES));
-        let ingress = Ingress {
-            traffic_token: token.as_ref().map(TokenHash::of),
-            mask_request_host: network.mask_request_host.clone().filter(|host| !host.is_empty()),
-            https_ports: network.https_ports.iter().copied().collect(),
-        };
-        (ingress, token)
+        (ingress(network, token.as_ref()), token)
     }
 
-    /// The policy that these options and the switch make together: what either denies is denied.
-    pub(crate) fn network_policy(&self, allow_internet_access: Option<bool>) -> NetworkPolicy {
-        let denied = self.network.as_ref().is_some_and(|n| n.deny_out.iter().any(|d| d == ALL_TRAFFIC));
-        NetworkPolicy { allow_internet_access: allow_internet_access.unwrap_or(true) && !denied }
+    /// What is saved at the end of the lease; `None`: the sandbox is killed then.
+    pub(crate) fn pause_at_end(&self) -> Option<PauseMode> {
+        let mode = if self.auto_pause_memory { PauseMode::Full } else { PauseMode::Filesystem };
+        self.auto_pause.then_some(mode)
     }
+
+    /// The policy that these options and the switch make together.
+    pub(crate) fn network_policy(&self, allow_internet_access: Option<bool>) -> NetworkPolicy {
+        policy(self.network.as_ref().map(|n| n.deny_out.as_slice()), allow_internet_access)
+    }
+}
+
+/// The rules of a sandbox that was created before: what it may reach, and who may reach it.
+pub(crate) fn stored_network(sandbox: &Sandbox) -> (NetworkPolicy, Ingress) {
+    let network = sandbox.asked.extra.get("network").filter(|network| network.is_object());
+    let network: NetworkOptions = match network.map(|network| serde_json::from_value(network.clone())) {
+        None => NetworkOptions::default(),
+        Some(Ok(network)) => network,
+        Some(Err(error)) => {
+            tracing::error!(sandbox = %sandbox.asked.id, %error, "a stored network is not readable; all is denied");
+            NetworkOptions { deny_out: vec![ALL_TRAFFIC.to_owned()], ..NetworkOptions::default() }
+        }
+    };
+    let policy = policy(Some(&network.deny_out), sandbox.asked.allow_internet_access);
+    (policy, ingress(&network, sandbox.asked.traffic_token.as_ref()))
+}
+
+fn ingress(network: &NetworkOptions, token: Option<&Secret>) -> Ingress {
+    Ingress {
+        traffic_token: token.map(TokenHash::of),
+        mask_request_host: network.mask_request_host.clone().filter(|host| !host.is_empty()),
+        https_ports: network.https_ports.iter().copied().collect(),
+    }
+}
+
+/// What either denies is denied.
+fn policy(deny_out: Option<&[String]>, allow_internet_access: Option<bool>) -> NetworkPolicy {
+    let denied = deny_out.is_some_and(|denied| denied.iter().any(|d| d == ALL_TRAFFIC));
+    NetworkPolicy { allow_internet_access: allow_internet_access.unwrap_or(true) && !denied }
 }
 
 /// Refuses what cannot be a host or a port.
@@ -266,6 +295,8 @@ mod tests {
     fn what_means_the_default_is_accepted() {
         for ok in [
             CreateOptions::default(),
+            CreateOptions { auto_pause: true, ..CreateOptions::default() },
+            CreateOptions { auto_pause: true, auto_pause_memory: false, ..CreateOptions::default() },
             with_network(|_| ()),
             with_network(|n| n.allow_public_traffic = Some(true)),
             with_network(|n| n.mask_request_host = Some(String::new())),
@@ -283,7 +314,6 @@ mod tests {
             assert!(text.starts_with(name), "{text}");
             assert!(text.contains("not supported by this version of Hutch"), "{text}");
         };
-        check(CreateOptions { auto_pause: true, ..CreateOptions::default() }, "autoPause");
         check(CreateOptions { auto_resume: true, ..CreateOptions::default() }, "autoResume.enabled");
         let mount = vec![("data".to_owned(), "/mnt".to_owned())];
         check(CreateOptions { volume_mounts: mount, ..CreateOptions::default() }, "volumeMounts");
@@ -298,6 +328,23 @@ mod tests {
     fn a_pause_without_memory_needs_a_pause() {
         let text = refusal(&CreateOptions { auto_pause_memory: false, ..CreateOptions::default() });
         assert!(text.starts_with("autoPauseMemory"), "{text}");
+        let text = refusal(&CreateOptions {
+            auto_pause: true,
+            auto_pause_memory: false,
+            auto_resume: true,
+            ..CreateOptions::default()
+        });
+        assert!(text.starts_with("autoPauseMemory"), "{text}");
+    }
+
+    #[test]
+    fn what_is_saved_at_the_end_is_what_was_asked_for() {
+        let at_end = |auto_pause, auto_pause_memory| {
+            CreateOptions { auto_pause, auto_pause_memory, ..CreateOptions::default() }.pause_at_end()
+        };
+        assert_eq!(at_end(false, true), None);
+        assert_eq!(at_end(true, true), Some(PauseMode::Full));
+        assert_eq!(at_end(true, false), Some(PauseMode::Filesystem));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Ends sandboxes whose lease is over. One task; it sleeps until the next deadline and wakes when one changes.
+//! Ends sandboxes whose lease is over, or pauses those that are to be paused then. One task; it sleeps until the next deadline and wakes when one changes.
 
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use crate::error::chain;
 
 /// The longest sleep: a clock that was set is noticed within this time, and so is a clock that tests move.
 const TICK: Duration = Duration::from_millis(250);
+/// The shortest sleep: an overdue sandbox that cannot be taken right now does not make it spin.
+const AT_LEAST: Duration = Duration::from_millis(5);
 /// The store is asked at least this often, whatever is believed about the next deadline.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Sandboxes that are taken at a time.
@@ -39,7 +41,7 @@ pub(crate) async fn run(app: App) {
             }
         }
         let sleep = next.map_or(TICK, |at| at.until(app.0.clock.now()).min(TICK));
-        let sleep = if looked.is_none() { TICK } else { sleep };
+        let sleep = if looked.is_none() { TICK } else { sleep.max(AT_LEAST) };
         tokio::select! {
             () = app.0.supervisor.stopping() => return,
             () = app.0.leases_changed.notified() => looked = None,
@@ -52,7 +54,7 @@ pub(crate) async fn run(app: App) {
 }
 
 impl App {
-    /// Takes all overdue sandboxes from their clients and has them killed in the background. Returns the next deadline.
+    /// Takes all overdue sandboxes from their clients and has them killed or paused in the background. Returns the next deadline.
     async fn reap(&self) -> Result<Option<Timestamp>, StoreError> {
         let _alone = self.0.lease_gate.write().await;
         loop {
@@ -61,6 +63,11 @@ impl App {
             let mut taken = 0usize;
             for sandbox in overdue {
                 let id = sandbox.asked.id;
+                if let Some(mode) = sandbox.asked.auto_pause {
+                    let begun = self.pause_expired(&id, mode).await?;
+                    taken = taken.saturating_add(usize::from(begun));
+                    continue;
+                }
                 let from = [SandboxState::Running, SandboxState::Snapshotting];
                 match self.0.store.move_sandbox(&id, &from, SandboxState::Killing).await {
                     Ok(_) => {

@@ -14,7 +14,7 @@ impl App {
     /// shortens its life.
     ///
     /// # Errors
-    /// `NotFound`; `Conflict` when it does not run; `Invalid` for more than an hour.
+    /// `NotFound`, also for a paused one; `Conflict` when it is in a transition; `Invalid` for more than an hour.
     pub async fn refresh_sandbox(
         &self,
         caller: &Caller,

@@ -15,7 +15,7 @@ impl App {
     /// longest run that the operator allows. 0 ends it at once.
     ///
     /// # Errors
-    /// `NotFound`; `Conflict` when it does not run; `Invalid` for a timeout above the limit, and for a sandbox that
+    /// `NotFound`, also for a paused one; `Conflict` when it is in a transition; `Invalid` for a timeout above the limit, and for a sandbox that
     /// has run for that long.
     pub async fn set_timeout(
         &self,
@@ -62,8 +62,13 @@ impl App {
         let moved = match self.0.store.set_end_at(id, end, only_extend).await {
             Ok(sandbox) => sandbox,
             Err(StoreError::NotFound { .. }) => return Err(not_found(id)),
-            // It ran a moment ago, so what came in between can only be its end.
-            Err(StoreError::Conflict { .. }) => return Err(being(id, "killed")),
+            // It ran a moment ago; what came in between is its end or a pause.
+            Err(StoreError::Conflict { .. }) => {
+                return Err(match self.running_sandbox(caller.team, id).await {
+                    Err(error) => error,
+                    Ok(_) => being(id, "paused"),
+                });
+            }
             Err(error) => return Err(error.into()),
         };
         self.0.leases_changed.notify_one();

@@ -165,7 +165,30 @@ pub(crate) struct RefreshSandbox {
 pub(crate) struct ConnectSandbox {
     /// Seconds from now that it lives at least. Default: 300 (version 1: must be given).
     pub(crate) timeout: Option<u32>,
-    /// Whether a paused sandbox comes back with its memory. A running one has its memory anyway.
-    #[serde(rename = "memory")]
-    _memory: Option<bool>,
+    /// Whether a paused sandbox comes back with its memory, if that was saved; `false`: it boots from its files, without
+    /// the environment that it was created with. A running one has its memory anyway. Default: true.
+    pub(crate) memory: Option<bool>,
+}
+
+/// How to pause a sandbox.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PauseSandbox {
+    /// Whether memory and processes are saved, too, or files alone. Default: true.
+    pub(crate) memory: Option<bool>,
+    /// Whether a sandbox is refused whose envd does not answer. Not supported yet: only `false`, the default.
+    pub(crate) require_healthy_guest: Option<bool>,
+}
+
+/// How to bring a paused sandbox back.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ResumeSandbox {
+    /// Seconds that it lives, counted from when it answers. Default: 15.
+    pub(crate) timeout: Option<u32>,
+    /// Whether it is paused instead of killed when the time is up, from now on. Default: as before.
+    #[schema(deprecated)]
+    pub(crate) auto_pause: Option<bool>,
+    /// As for connect.
+    pub(crate) memory: Option<bool>,
 }

@@ -8,7 +8,9 @@ mod sandbox;
 mod team;
 mod template;
 
-pub(crate) use create::{ConnectSandbox, NewSandbox, RefreshSandbox, SetTimeout};
+pub(crate) use create::{
+    ConnectSandbox, NewSandbox, PauseSandbox, RefreshSandbox, ResumeSandbox, SetTimeout,
+};
 pub(crate) use logs::{LevelDto, LogEntryDto, SandboxLogs, SandboxLogsV2};
 pub(crate) use metrics::{SandboxMetric, SandboxesMetrics};
 pub(crate) use sandbox::{ListedSandbox, SandboxDetail, SandboxDto};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hutch_app::{App, Sandbox};
-use hutch_types::SandboxState;
+use hutch_types::{PauseMode, SandboxState};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -82,7 +82,7 @@ pub(crate) struct ListedSandbox {
     alias: Option<String>,
     /// RFC 3339.
     started_at: String,
-    /// RFC 3339. When it is killed unless its lease is prolonged.
+    /// RFC 3339. When its lease is over unless that is prolonged; of a paused one, when it was paused.
     end_at: String,
     cpu_count: u32,
     #[serde(rename = "memoryMB")]
@@ -103,7 +103,7 @@ impl From<&Sandbox> for ListedSandbox {
             client_id: CLIENT_ID,
             alias: sandbox.asked.alias.clone(),
             started_at: sandbox.started_at.to_rfc3339(),
-            end_at: sandbox.end_at.to_rfc3339(),
+            end_at: sandbox.paused.map_or(sandbox.end_at, |(_, since)| since).to_rfc3339(),
             cpu_count: sandbox.asked.resources.vcpus,
             memory_mb: sandbox.asked.resources.memory_mib,
             disk_size_mb: sandbox.asked.resources.disk_mib,
@@ -151,6 +151,27 @@ pub(crate) struct SandboxDetail {
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Value>,
     lifecycle: Lifecycle,
+    /// What is saved of a paused one; absent while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_mode: Option<PauseModeDto>,
+}
+
+/// What is saved of a paused sandbox: everything, or its files alone.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = SandboxPauseMode)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PauseModeDto {
+    Full,
+    Filesystem,
+}
+
+impl From<PauseMode> for PauseModeDto {
+    fn from(mode: PauseMode) -> Self {
+        match mode {
+            PauseMode::Full => Self::Full,
+            PauseMode::Filesystem => Self::Filesystem,
+        }
+    }
 }
 
 /// What happens when the time is up.
@@ -167,6 +188,7 @@ pub(crate) struct Lifecycle {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OnTimeout {
     Kill,
+    Pause,
 }
 
 impl SandboxDetail {
@@ -178,7 +200,14 @@ impl SandboxDetail {
             allow_internet_access: sandbox.asked.allow_internet_access,
             domain: app.domain().map(str::to_owned),
             network: sandbox.asked.extra.get("network").filter(|n| n.is_object()).cloned(),
-            lifecycle: Lifecycle { on_timeout: OnTimeout::Kill, auto_resume: false },
+            lifecycle: Lifecycle {
+                on_timeout: match sandbox.asked.auto_pause {
+                    None => OnTimeout::Kill,
+                    Some(PauseMode::Full | PauseMode::Filesystem) => OnTimeout::Pause,
+                },
+                auto_resume: false,
+            },
+            pause_mode: sandbox.paused.map(|(mode, _)| mode.into()),
         }
     }
 }

@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use hutch_app::Connected;
 
 use crate::ApiState;
 use crate::auth::Auth;
 use crate::body::{JsonBody, OptionalJsonBody};
 use crate::dto::{ConnectSandbox, RefreshSandbox, SandboxDto, SetTimeout};
-use crate::error::{ApiError, CommonErrors, Conflict, NotFound};
+use crate::error::{ApiError, CommonErrors, Conflict, ErrorBody, NotFound};
 use crate::path::SandboxPath;
 
 /// Seconds that a sandbox lives at least after a connect when the client does not say.
@@ -48,11 +49,16 @@ pub(crate) async fn refresh_sandbox(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Comes back to a sandbox: makes sure that it lives a while longer.
+/// Comes back to a sandbox: makes sure that it runs, resuming a paused one, and lives a while longer.
 #[utoipa::path(
     post, path = "/v2/sandboxes/{sandboxID}/connect", tag = "sandboxes", request_body = Option<ConnectSandbox>,
     params(("sandboxID" = String, Path)),
-    responses((status = 200, description = "It runs.", body = SandboxDto), NotFound, Conflict, CommonErrors),
+    responses(
+        (status = 200, description = "It runs.", body = SandboxDto),
+        (status = 201, description = "It was paused and runs again.", body = SandboxDto),
+        (status = 504, description = "It takes long and goes on.", body = ErrorBody),
+        NotFound, Conflict, CommonErrors,
+    ),
     security(("ApiKeyAuth" = [])),
 )]
 pub(crate) async fn connect_sandbox(
@@ -60,20 +66,25 @@ pub(crate) async fn connect_sandbox(
     Auth(caller): Auth,
     SandboxPath(id): SandboxPath,
     OptionalJsonBody(body): OptionalJsonBody<ConnectSandbox>,
-) -> Result<Json<SandboxDto>, ApiError> {
+) -> Result<(StatusCode, Json<SandboxDto>), ApiError> {
     let timeout = body.timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);
     if timeout == 0 {
         return Err(ApiError::bad_request("timeout must be at least 1 second"));
     }
-    let sandbox = state.app.connect_sandbox(&caller, &id, timeout).await?;
-    Ok(Json(SandboxDto::new(&state.app, &sandbox)))
+    let connected = state.app.connect_sandbox(&caller, &id, timeout, body.memory.unwrap_or(true)).await?;
+    Ok(connection(&state, &connected))
 }
 
 /// Comes back to a sandbox; the operation of older clients.
 #[utoipa::path(
     post, path = "/sandboxes/{sandboxID}/connect", tag = "sandboxes", request_body = ConnectSandbox,
     params(("sandboxID" = String, Path)),
-    responses((status = 200, description = "It runs.", body = SandboxDto), NotFound, Conflict, CommonErrors),
+    responses(
+        (status = 200, description = "It runs.", body = SandboxDto),
+        (status = 201, description = "It was paused and runs again.", body = SandboxDto),
+        (status = 504, description = "It takes long and goes on.", body = ErrorBody),
+        NotFound, Conflict, CommonErrors,
+    ),
     security(("ApiKeyAuth" = [])),
 )]
 pub(crate) async fn connect_sandbox_v1(
@@ -81,9 +92,14 @@ pub(crate) async fn connect_sandbox_v1(
     Auth(caller): Auth,
     SandboxPath(id): SandboxPath,
     JsonBody(body): JsonBody<ConnectSandbox>,
-) -> Result<Json<SandboxDto>, ApiError> {
+) -> Result<(StatusCode, Json<SandboxDto>), ApiError> {
     let timeout =
         body.timeout.ok_or_else(|| ApiError::bad_request("Invalid request body: missing field `timeout`"))?;
-    let sandbox = state.app.connect_sandbox(&caller, &id, timeout).await?;
-    Ok(Json(SandboxDto::new(&state.app, &sandbox)))
+    let connected = state.app.connect_sandbox(&caller, &id, timeout, body.memory.unwrap_or(true)).await?;
+    Ok(connection(&state, &connected))
+}
+
+fn connection(state: &ApiState, connected: &Connected) -> (StatusCode, Json<SandboxDto>) {
+    let status = if connected.resumed { StatusCode::CREATED } else { StatusCode::OK };
+    (status, Json(SandboxDto::new(&state.app, &connected.sandbox)))
 }

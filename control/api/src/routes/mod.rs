@@ -2,6 +2,7 @@
 
 mod leases;
 mod meta;
+mod pauses;
 mod sandboxes;
 mod telemetry;
 mod templates;
@@ -23,6 +24,8 @@ pub(crate) fn all() -> OpenApiRouter<ApiState> {
         .routes(routes!(leases::refresh_sandbox))
         .routes(routes!(leases::connect_sandbox_v1))
         .routes(routes!(leases::connect_sandbox))
+        .routes(routes!(pauses::pause_sandbox))
+        .routes(routes!(pauses::resume_sandbox))
         .routes(routes!(telemetry::sandbox_logs_v1))
         .routes(routes!(telemetry::sandbox_logs))
         .routes(routes!(telemetry::sandbox_metrics))

@@ -119,7 +119,6 @@ async fn a_private_sandbox_has_a_token_for_its_ports_in_every_answer() {
 async fn what_cannot_be_honoured_is_refused_by_name() {
     let w = World::new().await;
     for (field, value, named) in [
-        ("autoPause", json!(true), "autoPause"),
         ("autoPauseMemory", json!(false), "autoPauseMemory"),
         ("autoResume", json!({ "enabled": true }), "autoResume"),
         ("volumeMounts", json!([{ "name": "d", "path": "/d" }]), "volumeMounts"),

@@ -10,6 +10,8 @@ mod leases;
 mod listing;
 mod node;
 mod openapi;
+mod pauses;
+mod resumes;
 mod telemetry;
 mod templates;
 mod world;

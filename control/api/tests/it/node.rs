@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hutch_node_api::{
-    Inventory, NodeClient, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, RunningSandbox,
-    StartSandbox, StartedSandbox,
+    Inventory, NodeClient, NodeError, NodeErrorKind, NodeEvent, NodeEvents, NodeInfo, PausedSandbox,
+    RunningSandbox, StartSandbox, StartedSandbox,
 };
-use hutch_types::{Isolation, NetworkPolicy, SandboxId};
+use hutch_types::{Isolation, NetworkPolicy, PauseMode, SandboxId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
@@ -19,12 +19,20 @@ pub struct FakeNode {
     state: Mutex<State>,
     /// One permit lets one start go on while `holds_starts`.
     pub gate: Semaphore,
+    /// The same for pauses and resumes.
+    pub pause_gate: Semaphore,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     running: BTreeMap<SandboxId, StartSandbox>,
+    paused: BTreeMap<SandboxId, (PauseMode, StartSandbox)>,
+    pauses: Vec<(SandboxId, PauseMode)>,
+    resumes: Vec<(StartSandbox, PauseMode)>,
+    pause_fault: Option<(NodeErrorKind, Vec<PauseMode>)>,
+    resume_fault: Option<NodeErrorKind>,
+    holds_pauses: bool,
     starts: Vec<StartSandbox>,
     stops: Vec<SandboxId>,
     start_fault: Option<NodeErrorKind>,
@@ -35,7 +43,12 @@ struct State {
 
 impl FakeNode {
     pub fn new() -> Self {
-        Self { state: Mutex::default(), gate: Semaphore::new(0), news: Notify::new() }
+        Self {
+            state: Mutex::default(),
+            gate: Semaphore::new(0),
+            pause_gate: Semaphore::new(0),
+            news: Notify::new(),
+        }
     }
 
     /// From now on starts fail so, or succeed again.
@@ -51,6 +64,55 @@ impl FakeNode {
     /// From now on each start waits for a permit of the gate.
     pub fn hold_starts(&self) {
         self.state.lock().holds_starts = true;
+    }
+
+    /// From now on pauses in these modes fail so.
+    pub fn fail_pauses(&self, kind: NodeErrorKind, modes: &[PauseMode]) {
+        self.state.lock().pause_fault = Some((kind, modes.to_vec()));
+    }
+
+    /// From now on resumes fail so, or succeed again.
+    pub fn fail_resumes(&self, kind: Option<NodeErrorKind>) {
+        self.state.lock().resume_fault = kind;
+    }
+
+    /// From now on each pause and resume waits for a permit of its gate.
+    pub fn hold_pauses(&self) {
+        self.state.lock().holds_pauses = true;
+    }
+
+    pub fn pauses(&self) -> Vec<(SandboxId, PauseMode)> {
+        self.state.lock().pauses.clone()
+    }
+
+    pub fn resumes(&self) -> Vec<(StartSandbox, PauseMode)> {
+        self.state.lock().resumes.clone()
+    }
+
+    /// What is saved of a sandbox.
+    pub fn saved(&self, id: &SandboxId) -> Option<PauseMode> {
+        self.state.lock().paused.get(id).map(|(mode, _)| *mode)
+    }
+
+    /// A running sandbox becomes a saved one without a word.
+    pub fn save(&self, id: &SandboxId, mode: PauseMode) {
+        let mut state = self.state.lock();
+        let start = state.running.remove(id).expect("it runs");
+        state.paused.insert(id.clone(), (mode, start));
+    }
+
+    /// A saved sandbox becomes a running one without a word.
+    pub fn unsave(&self, id: &SandboxId) {
+        let mut state = self.state.lock();
+        let (_, start) = state.paused.remove(id).expect("it is saved");
+        state.running.insert(id.clone(), start);
+    }
+
+    async fn wait_for_pause_gate(&self) {
+        let holds = self.state.lock().holds_pauses;
+        if holds {
+            self.pause_gate.acquire().await.expect("the gate is not closed").forget();
+        }
     }
 
     pub fn starts(&self) -> Vec<StartSandbox> {
@@ -71,7 +133,9 @@ impl FakeNode {
 
     /// A sandbox vanishes without a word.
     pub fn lose(&self, id: &SandboxId) {
-        self.state.lock().running.remove(id);
+        let mut state = self.state.lock();
+        state.running.remove(id);
+        state.paused.remove(id);
     }
 
     /// A sandbox appears that nobody asked for.
@@ -120,8 +184,50 @@ impl NodeClient for FakeNode {
             return Err(NodeError::new(NodeErrorKind::Internal, "it does not die"));
         }
         state.running.remove(id);
+        state.paused.remove(id);
         state.stops.push(id.clone());
         Ok(())
+    }
+
+    async fn pause_sandbox(&self, id: &SandboxId, mode: PauseMode) -> Result<(), NodeError> {
+        self.state.lock().pauses.push((id.clone(), mode));
+        self.wait_for_pause_gate().await;
+        let mut state = self.state.lock();
+        if let Some((kind, modes)) = &state.pause_fault
+            && modes.contains(&mode)
+        {
+            return Err(NodeError::new(*kind, "internal words of the node"));
+        }
+        if state.paused.contains_key(id) {
+            return Ok(());
+        }
+        let missing = || NodeError::new(NodeErrorKind::NotFound, "internal words of the node");
+        let start = state.running.remove(id).ok_or_else(missing)?;
+        state.paused.insert(id.clone(), (mode, start));
+        Ok(())
+    }
+
+    async fn resume_sandbox(
+        &self,
+        request: StartSandbox,
+        mode: PauseMode,
+    ) -> Result<StartedSandbox, NodeError> {
+        self.state.lock().resumes.push((request.clone(), mode));
+        self.wait_for_pause_gate().await;
+        let mut state = self.state.lock();
+        if let Some(kind) = state.resume_fault {
+            return Err(NodeError::new(kind, "internal words of the node"));
+        }
+        if !state.running.contains_key(&request.sandbox_id) {
+            let missing = || NodeError::new(NodeErrorKind::NotFound, "internal words of the node");
+            state.paused.remove(&request.sandbox_id).ok_or_else(missing)?;
+            state.running.insert(request.sandbox_id.clone(), request);
+        }
+        Ok(StartedSandbox {
+            envd_version: ENVD_VERSION.to_owned(),
+            isolation: Isolation::Container,
+            from_pool: false,
+        })
     }
 
     async fn set_network(&self, _: &SandboxId, _: NetworkPolicy) -> Result<(), NodeError> {
@@ -135,7 +241,12 @@ impl NodeClient for FakeNode {
             .values()
             .map(|s| RunningSandbox { sandbox_id: s.sandbox_id.clone(), build_id: s.build_id })
             .collect();
-        Ok(Inventory { sandboxes, cursor: state.events.len() as u64 })
+        let paused = state
+            .paused
+            .iter()
+            .map(|(id, (mode, _))| PausedSandbox { sandbox_id: id.clone(), mode: *mode })
+            .collect();
+        Ok(Inventory { sandboxes, paused, cursor: state.events.len() as u64 })
     }
 
     async fn events(&self, after: u64, wait: Duration) -> Result<NodeEvents, NodeError> {

@@ -83,7 +83,7 @@ async fn a_newer_database_is_refused_and_left_alone() {
     sqlx::query("PRAGMA user_version = 99").execute(&mut conn).await.unwrap();
     conn.close().await.unwrap();
     let message = refusal(&path).await.to_string();
-    assert!(message.contains("newer version of hutch (schema 99, this one knows 2)"), "{message}");
+    assert!(message.contains("newer version of hutch (schema 99, this one knows 3)"), "{message}");
     assert!(message.contains(path.to_str().unwrap()), "{message}");
     let mut conn = raw(&path).await;
     let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut conn).await.unwrap();
