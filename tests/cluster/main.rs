@@ -4,6 +4,7 @@
 
 mod layers;
 mod load;
+mod pause;
 mod restart;
 mod walk;
 mod world;
