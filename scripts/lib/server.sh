@@ -29,7 +29,7 @@ start_server() {
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
   server_url=http://127.0.0.1:$port
   # Not through own_hutch, so that the process id is the server's.
-  HUTCH_NODE_NETWORK_NUMBER=$server_network env -u HUTCH_DATA_DIR -u HUTCH_LISTEN -u HUTCH_CONFIG \
+  HUTCH_NODE_NETWORK_NUMBER=$server_network HUTCH_NODE_CRIU=${HUTCH_TEST_CRIU:-} env -u HUTCH_DATA_DIR -u HUTCH_LISTEN -u HUTCH_CONFIG \
     "$hutch" serve --listen "127.0.0.1:$port" --data-dir "$server_data" </dev/null >"$server_data.log" 2>&1 &
   server_pid=$!
   until curl --silent --fail --max-time 2 --output /dev/null "$server_url/health"; do
