@@ -89,9 +89,9 @@ fn special_crates_are_named_only_where_they_belong() {
         "rustix" | "nix" | "libc" => {
             let is_kernel =
                 folder.starts_with("node/runtime-") || ["node/net", "node/disk"].contains(&folder);
-            // The binary raises its limit of open files and asks whether it is root; the benchmark measures in a
-            // sandbox's network namespace.
-            let may_ask = dependency == "rustix" && ["apps/hutch", "bench"].contains(&folder);
+            // The binary raises its limit of open files and asks whether it is root; the edge sets options of sockets;
+            // the benchmark measures in a sandbox's network namespace.
+            let may_ask = dependency == "rustix" && ["apps/hutch", "edge", "bench"].contains(&folder);
             is_kernel || tier(folder) == "guest" || may_ask
         }
         "hutch-runtime-oci" | "hutch-runtime-fake" | "hutch-net" | "hutch-disk" => {

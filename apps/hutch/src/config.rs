@@ -69,7 +69,7 @@ pub struct NodeSection {
     pub id: String,
     /// The OCI runtime's command.
     pub runc: PathBuf,
-    /// CRIU's command, used by `hutch doctor`. Empty: what the set-up put into the data directory, or `criu` in `PATH`.
+    /// CRIU's command, 4.2 or later, which saves the memory of paused sandboxes; without one that works, only files can be saved. Empty: what the set-up put into the data directory, or `criu` in `PATH`.
     pub criu: PathBuf,
     /// lxcfs's command, which shows sandboxes their own limits in /proc. Empty: they show the host's figures.
     pub lxcfs: PathBuf,

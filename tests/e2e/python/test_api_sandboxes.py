@@ -159,7 +159,7 @@ def test_latest_metrics_of_several(make, api):
 
 def test_options_that_come_later_are_refused_by_name(make):
     for field, value in [
-        ("autoPause", True),
+        ("autoResume", {"enabled": True}),
         ("volumeMounts", [{"name": "data", "path": "/data"}]),
         ("network", {"allowOut": ["1.1.1.1"]}),
         ("network", {"dnsServers": ["9.9.9.9"]}),
