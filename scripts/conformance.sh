@@ -44,6 +44,10 @@ if [ -n "${HUTCH_BIN:-}" ]; then hutch=$HUTCH_BIN; else
   scripts/setup-host.sh
   scripts/build.sh all
 fi
+# Saving memory needs a CRIU that works here; without one the tests of it fail.
+if [ -z "${HUTCH_NODE_CRIU:-}" ] && scripts/setup-criu.sh "$tools_dir/criu"; then
+  export HUTCH_NODE_CRIU=$tools_dir/criu/criu
+fi
 base=${HUTCH_TEST_BASE_TAR:-}
 [ -n "$base" ] || base=$(mkdir -p "$tools_dir" && scripts/base-template.sh tar)
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -115,7 +115,7 @@ impl Inner {
         };
         let dir = self.paths.instance(id.as_str());
         let (bundle, images) = (dir.join("restore"), images(&dir));
-        let hook = Hook::make(&dir, &bundle).map_err(|e| RuntimeError::failed("make the bundle", e))?;
+        let mut hook = Hook::make(&dir, &bundle).map_err(|e| RuntimeError::failed("make the bundle", e))?;
         let (pid_file, log) = (dir.join("pid"), dir.join("restore.log"));
         let restored = self.flavor.restore(criu, id.as_str(), &bundle, &images, &pid_file, &log);
         tokio::pin!(restored);
@@ -147,10 +147,11 @@ impl Inner {
     }
 }
 
-/// The two pipes between the hook and us.
+/// The two pipes between the hook and us. Both stay open as long as this lives: what is written to a pipe that nobody else has opened
+/// yet is lost when it is closed.
 struct Hook {
     state: pipe::Receiver,
-    go: PathBuf,
+    go: pipe::Sender,
 }
 
 impl Hook {
@@ -174,6 +175,7 @@ impl Hook {
         fs::write(bundle.join("config.json"), serde_json::to_vec(&config)?)?;
         // Open for writing too, so that it can be opened before the hook is there.
         let state = pipe::OpenOptions::new().read_write(true).open_receiver(&state)?;
+        let go = pipe::OpenOptions::new().read_write(true).open_sender(&go)?;
         Ok(Self { state, go })
     }
 
@@ -203,8 +205,7 @@ impl Hook {
     }
 
     /// Lets the hook end well.
-    async fn go(&self) -> io::Result<()> {
-        let mut go = pipe::OpenOptions::new().read_write(true).open_sender(&self.go)?;
-        go.write_all(b"go\n").await
+    async fn go(&mut self) -> io::Result<()> {
+        self.go.write_all(b"go\n").await
     }
 }
