@@ -24,7 +24,7 @@ use crate::inside;
 use crate::lxcfs::Lxcfs;
 use crate::pid1::Pid1;
 use crate::record::Saved;
-use crate::runtime::{Inner, blocking, disk_error};
+use crate::runtime::{Inner, blocking, disk_error, remove_dir};
 
 /// A process in the middle of a write to a slow disk only freezes when that is done.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
@@ -159,22 +159,15 @@ pub(crate) fn images(dir: &Path) -> Images {
 pub(crate) fn forget_memory(dir: &Path) {
     let images = images(dir);
     for folder in [&images.dir, &images.work] {
-        match fs::remove_dir_all(folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, folder = %folder.display(), "saved memory could not be deleted");
-            }
-            _ => {}
+        if let Err(error) = remove_dir(folder) {
+            tracing::warn!(%error, folder = %folder.display(), "saved memory could not be deleted");
         }
     }
 }
 
 fn make_images(images: &Images) -> io::Result<()> {
-    for folder in [&images.dir, &images.work] {
-        match fs::remove_dir_all(folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
+    remove_dir(&images.dir)?;
+    remove_dir(&images.work)?;
     // Restored processes read them with their own ids, from a descriptor: that they do not get through the directories
     // above is no hindrance.
     DirBuilder::new().mode(0o755).create(&images.dir)?;

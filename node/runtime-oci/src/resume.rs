@@ -25,7 +25,7 @@ use crate::instance::OciInstance;
 use crate::pause::{SAVED_CONFIG, forget_memory, images};
 use crate::pid1::Pid1;
 use crate::record::{Record, Saved};
-use crate::runtime::{Inner, blocking, disk_error};
+use crate::runtime::{Inner, blocking, disk_error, remove_dir};
 use crate::start::net_error;
 
 /// The hook waits for the link this long.
@@ -157,10 +157,7 @@ struct Hook {
 impl Hook {
     /// Makes the bundle in which the instance is restored: the one that it was started with, and a hook.
     fn make(dir: &Path, bundle: &Path) -> io::Result<Self> {
-        match fs::remove_dir_all(bundle) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_dir(bundle)?;
         fs::DirBuilder::new().mode(0o700).create(bundle)?;
         let (state, go) = (bundle.join("state"), bundle.join("go"));
         for path in [&state, &go] {

@@ -239,3 +239,11 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), RuntimeError> {
     };
     make().map_err(|e| RuntimeError::failed(format!("make {}", dir.display()), e))
 }
+
+/// Removes a directory and what is in it. That it is not there is no error.
+pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

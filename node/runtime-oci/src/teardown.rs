@@ -2,7 +2,6 @@
 //! there is anything to do, so that removing twice, or half an instance, works. Once nothing runs any more, a step that fails
 //! does not keep the others from being done.
 
-use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use hutch_runtime::RuntimeError;
 use hutch_types::InstanceId;
 
 use crate::pid1::Pid1;
-use crate::runtime::{Inner, blocking, disk_error};
+use crate::runtime::{Inner, blocking, disk_error, remove_dir};
 use crate::start::net_error;
 
 /// A killed process that does not end within this time hangs in the kernel; then killing fails and can be tried again.
@@ -80,12 +79,7 @@ impl Inner {
         }
         let (cgroups, state, name) = (self.cgroups.clone(), self.paths.state.join(name), name.to_owned());
         blocking("remove the container", move || {
-            match fs::remove_dir_all(&state) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(RuntimeError::failed("remove the container's state", error));
-                }
-                _ => {}
-            }
+            remove_dir(&state).map_err(|e| RuntimeError::failed("remove the container's state", e))?;
             cgroups.remove(&name).map_err(|e| RuntimeError::failed("remove the cgroups", e))
         })
         .await
